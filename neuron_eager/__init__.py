@@ -1,0 +1,7 @@
+"""A `neuron` device for PyTorch that runs models eagerly, op by op, and explains itself."""
+from .config import config
+
+__all__ = ["config"]
+__version__ = "0.1.0"
+
+config.check_environment()
