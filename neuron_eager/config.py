@@ -5,8 +5,9 @@
     del neuron_eager.config.fallback                     # back to the environment or the default
     with neuron_eager.config.override(fallback="error"): ...
 
-A setting is the value assigned in code, else the environment variable, else the default. A bad value raises `SettingError` that names
-the variable, the value and what is allowed. `check_environment()` reports variables that no setting reads.
+A setting is the value assigned in code, else the environment variable, else the default. A bad value raises a
+`SettingError` that names the variable, the value and what is allowed. `check_environment()` reports variables that
+no setting reads.
 """
 from __future__ import annotations
 
@@ -103,25 +104,33 @@ def _cache_home() -> Path:
 class Config:
     """The settings of this process; use the instance `neuron_eager.config`."""
 
-    fallback = _choice("warn", "warn", "silent", "error", doc="what a CPU fallback does: one log line per (op, reason); nothing; raise. "
-                       "It is recorded in every case")
+    fallback = _choice(
+        "warn", "warn", "silent", "error",
+        doc="what a CPU fallback does: one log line per (op, reason); nothing; raise. It is recorded in every case")
     force_cpu = _names("ops that take the CPU fallback even where a kernel exists, to bisect a wrong result")
-    float64 = _choice("float32", "float32", "cpu", "error", doc="float64 arithmetic: in float32 with the result kept float64 (one warning "
-                      "per op); on the CPU as a fallback; an error")
+    float64 = _choice(
+        "float32", "float32", "cpu", "error",
+        doc="float64 arithmetic: in float32 with the result kept float64 (one warning per op); as a CPU fallback; an error")
     device_count = _int(1, 1, 64, doc="how many neuron devices there are; read when the package is imported")
-    executor = _choice("auto", "auto", "native", "interpreter", "neuron", doc="who runs kernels: machine code, the step-by-step interpreter, "
-                       "or the real tool chain; auto takes the best that is there")
-    nki = _choice("auto", "auto", "embedded", "installed", doc="which implementation `import nki` finds; auto: an installed one, else "
-                  "the embedded one")
+    executor = _choice(
+        "auto", "auto", "native", "interpreter", "neuron",
+        doc="who runs kernels: machine code, the step-by-step interpreter, or the real tool chain; auto takes the best")
+    nki = _choice("auto", "auto", "embedded", "installed",
+                  doc="which implementation `import nki` finds; auto: an installed one, else the embedded one")
     checks = _flag(True, doc="check the limits of the chip while a kernel is traced or interpreted")
-    check_uninitialized = _flag(False, doc="in the interpreter, reading an element that was never written is an error")
+    check_uninitialized = _flag(
+        False, doc="in the interpreter, reading an element that was never written is an error")
     hot_path = _flag(True, doc="run warm ops through native entries; 0 keeps the pure Python path")
-    native_guard = _flag(True, doc="answer PyTorch's device guard questions natively where the PyTorch version is known")
+    native_guard = _flag(
+        True, doc="answer PyTorch's device guard questions natively where the PyTorch version is known")
     cache = _choice("rw", "0", "ro", "rw", doc="the cache of compiled kernels on disk: off, read only, read and write")
-    cache_dir = Setting(None, Path, "a directory", "where compiled kernels are kept; default $XDG_CACHE_HOME/neuron_eager")
+    cache_dir: Setting[Path | None] = Setting(
+        None, Path, "a directory", "where compiled kernels are kept; default $XDG_CACHE_HOME/neuron_eager")
     cache_size = _size(2 << 30, "limit of the cache on disk; the least recently stored entries go first")
     cache_strict = _flag(False, doc="a fault of the cache raises, where otherwise it is a warning and a recompile")
-    cache_lock_timeout = _int(60, 0, 86400, doc="seconds to wait for another process that compiles the same kernel, before compiling privately")
+    cache_lock_timeout = _int(
+        60, 0, 86400,
+        doc="seconds to wait for another process that compiles the same kernel, before compiling privately")
     progress = _flag(True, doc="show compiles that take longer than a second")
     logs = Setting("", str, "names such as +dispatch,fallback (+ is debug, - is errors only)",
                    "log levels by module, in the grammar of TORCH_LOGS")
@@ -171,7 +180,7 @@ class Config:
             self.changed()
 
     def check_environment(self) -> None:
-        """Warn of NEURON_EAGER_* variables that no setting reads, and raise on a bad value, at import rather than in the middle of a run."""
+        """Warn of NEURON_EAGER_* variables that no setting reads; raise on a bad value now, not in the middle of a run."""
         known = {s.variable: s for s in self.settings().values()}
         for variable in os.environ:
             if variable.startswith(PREFIX) and variable not in known:

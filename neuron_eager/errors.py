@@ -1,6 +1,7 @@
 """Every error a user can meet. Each class says what is wrong, where, and what to do next.
 
-A class holds a message template; its fields are keyword arguments of the constructor and stay readable as attributes of the error.
+A class holds a message template; its fields are keyword arguments of the constructor and stay readable as attributes of
+the error.
 """
 from __future__ import annotations
 
