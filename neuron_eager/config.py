@@ -110,7 +110,7 @@ class Config:
     force_cpu = _names("ops that take the CPU fallback even where a kernel exists, to bisect a wrong result")
     float64 = _choice(
         "float32", "float32", "cpu", "error",
-        doc="float64 arithmetic: in float32 with the result kept float64 (one warning per op); as a CPU fallback; an error")
+        doc="float64 arithmetic: in float32, the result kept float64 (one warning per op); as a CPU fallback; an error")
     device_count = _int(1, 1, 64, doc="how many neuron devices there are; read when the package is imported")
     executor = _choice(
         "auto", "auto", "native", "interpreter", "neuron",
@@ -180,7 +180,7 @@ class Config:
             self.changed()
 
     def check_environment(self) -> None:
-        """Warn of NEURON_EAGER_* variables that no setting reads; raise on a bad value now, not in the middle of a run."""
+        """Warn of NEURON_EAGER_* variables that no setting reads; raise on a bad value now, not in mid-run."""
         known = {s.variable: s for s in self.settings().values()}
         for variable in os.environ:
             if variable.startswith(PREFIX) and variable not in known:
