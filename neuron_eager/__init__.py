@@ -1,7 +1,9 @@
 """A `neuron` device for PyTorch that runs models eagerly, op by op, and explains itself."""
+from . import device as _device
 from .config import config
 
 __all__ = ["config"]
 __version__ = "0.1.0"
 
 config.check_environment()
+_device.initialize()

@@ -35,3 +35,102 @@ def _rebuild(cls: type[NeuronEagerError], fields: dict[str, Any]) -> NeuronEager
 
 class SettingError(NeuronEagerError, ValueError):
     template = "{variable}={value} is not a valid setting; allowed: {allowed}"
+
+
+# ---- device
+
+class InvalidDeviceError(NeuronEagerError):
+    template = ("neuron:{index} does not exist: valid indices are 0 to {last}. NEURON_EAGER_DEVICE_COUNT (now {count}), "
+                "set before neuron_eager is imported, says how many devices there are")
+
+
+class DeviceOwnedError(NeuronEagerError):
+    template = ("another package ({owner}) has already registered the device {name!r} with PyTorch, and a process can have "
+                "one such device only. Start without it: do not import it first, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 "
+                "if `import torch` loads it")
+
+
+class UnsupportedTorchError(NeuronEagerError):
+    template = ("this PyTorch ({version}) does not offer what the neuron device is built on: {missing}. "
+                "neuron_eager supports torch {supported}")
+
+
+# ---- NKI
+
+class NkiError(NeuronEagerError):
+    """A fault in a kernel, with the place in the author's source: fields `detail`, `where` (file:line or "")."""
+
+    template = "{detail}"
+
+    def __init__(self, detail: str, where: object = None, **fields: Any):
+        where = "" if where is None else str(where)
+        super().__init__(detail=f"{where}: {detail}" if where else detail, where=where, message=detail, **fields)
+
+    def __reduce__(self) -> Any:
+        fields = dict(self.fields)
+        fields.pop("detail")
+        return _rebuild_nki, (type(self), fields)
+
+
+def _rebuild_nki(cls: type[NkiError], fields: dict[str, Any]) -> NkiError:
+    return cls(fields.pop("message"), fields.pop("where") or None, **fields)
+
+
+class NkiIndexError(NkiError, IndexError):
+    """An index or slice outside a tensor, or one that the chip cannot address."""
+
+
+class NkiShapeError(NkiError, ValueError):
+    """A shape that the language does not allow here."""
+
+
+class NkiTypeError(NkiError, TypeError):
+    """A value of the wrong kind: an operator on tensors, a register in Python control flow, a wrong argument."""
+
+
+class NkiValidationError(NkiError, AssertionError):
+    """An instruction that the target's hardware would not execute: a limit, a buffer, a data type."""
+
+
+class NkiUninitializedError(NkiError):
+    """An element was read, or an output returned, that nothing has written."""
+
+
+class NkiOutOfBoundsError(NkiError, IndexError):
+    """An index known only at run time lies outside its tensor, with oob_mode.error."""
+
+
+class NkiValueNeededError(NkiError, TypeError):
+    """Python asked for the value of a tile or register while the kernel is traced without values."""
+
+
+class NkiCapacityError(NkiError, MemoryError):
+    """The live tiles of a kernel need more SBUF or PSUM than the target has."""
+
+
+class NkiNotImplementedError(NkiError, NotImplementedError):
+    """A part of the language that the embedded implementation does not have."""
+
+
+class NkiRecursionError(NkiError, RecursionError):
+    """A kernel that calls itself without end."""
+
+
+# ---- opcache
+
+class CacheWarning(UserWarning):
+    """Something is wrong with the cache of compiled kernels. Results are right; time is lost."""
+
+
+class CacheFault(NeuronEagerError):
+    """A fault of the cache, raised where `config.cache_strict` asks for it and warned of otherwise."""
+    template = "compile cache at {place}: {detail}. {consequence}"
+
+
+class CacheKeyError(NeuronEagerError, TypeError):
+    template = ("part {part!r} of a cache key is {value}, a {type}; parts are str, int, float, bool, None, and lists, tuples "
+                "and dicts (with str keys) of these")
+
+
+class BundleError(NeuronEagerError):
+    template = "bundle {path}: {detail}; nothing was imported. Export it again on the machine it came from"
