@@ -1,0 +1,86 @@
+"""Scaled dot-product attention, one head after another: two matrix products with a masked softmax between them."""
+from __future__ import annotations
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from .matmul import N, _transposed
+from .tiling import P, load, pieces, store, tile
+
+LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
+
+
+@nki.jit
+def attention(out, q, k, v, mask=None, scale=1.0, causal=False):
+    """out = softmax(scale * q @ k.T + mask) @ v for every head.
+
+    Dimensions:
+        heads: leading dimensions, walked one at a time. S: queries. L: keys. D: head size, at most 128. E: value size.
+    Args:
+        out: HBM [..., S, E], written.
+        q: HBM [..., S, D]; k: HBM [..., L, D]; v: HBM [..., L, E]; one floating dtype; any strides.
+        mask: HBM [..., S, L]: bool (False: hidden) or floating (added); stride 0 where repeated; or None.
+        scale: float (compile-time constant).
+        causal: query i sees keys up to i (compile-time constant).
+    Constraints:
+        scores of 128 queries against all keys stay in SBUF: L <= 16384. A row that sees no key gives 0.
+    Pseudocode:
+        for each 128 queries:
+            s = scale * q @ k.T, masked
+            p = exp(s - max(s)); z = sum(p)
+            out = (p @ v) / max(z, tiny)
+    """
+    _heads(out, q, k, v, mask, scale, causal)
+    return out
+
+
+def _heads(out, q, k, v, mask, scale, causal):
+    if out.ndim > 2:
+        for i in range(out.shape[0]):
+            _heads(out[i], q[i], k[i], v[i], None if mask is None else mask[i], scale, causal)
+    else:
+        _head(out, q, k, v, mask, scale, causal)
+
+
+def _head(out, q, k, v, mask, scale, causal):
+    (queries, d), (keys, e) = q.shape, v.shape
+    keys_t = tile(d, keys, k.dtype)
+    for j, jn in pieces(keys, P):
+        nisa.tensor_copy(dst=keys_t[:, j:j + jn], src=_transposed(load(k[j:j + jn])))
+    for r, n in pieces(queries, P):
+        queries_t = _transposed(load(q[r:r + n]))
+        s = tile(n, keys, nl.float32)
+        for j, jn in pieces(keys, N):
+            acc = nl.ndarray((n, jn), nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=acc, stationary=queries_t, moving=keys_t[:, j:j + jn], accumulate=False)
+            nisa.activation(dst=s[:, j:j + jn], op=nl.copy, data=acc, scale=scale)
+        if mask is not None:
+            _apply_mask(s, load(mask[r:r + n]))
+        if causal:
+            nisa.affine_select(dst=s, pattern=[[-1, keys]], channel_multiplier=1, on_true_tile=s,
+                               on_false_value=float("-inf"), cmp_op=nl.greater_equal, offset=r)
+        m, z, p = tile(n, 1, nl.float32), tile(n, 1, nl.float32), tile(n, keys, q.dtype)
+        nisa.tensor_reduce(dst=m, op=nl.maximum, data=s, axis=1)
+        nisa.tensor_scalar(dst=m, data=m, op0=nl.maximum, operand0=LOWEST, op1=nl.multiply, operand1=-1.0)
+        nisa.activation_reduce(dst=s, op=nl.exp, data=s, bias=m, reduce_op=nl.add, reduce_res=z)
+        nisa.tensor_scalar(dst=z, data=z, op0=nl.maximum, operand0=1e-30)
+        nisa.reciprocal(dst=z, data=z)
+        nisa.tensor_copy(dst=p, src=s)
+        acc = nl.ndarray((n, e), nl.float32, buffer=nl.psum)
+        for i, (j, jn) in enumerate(pieces(keys, P)):
+            nisa.nc_matmul(dst=acc, stationary=_transposed(p[:, j:j + jn]), moving=load(v[j:j + jn]),
+                           accumulate=i > 0)
+        o = tile(n, e, out.dtype)
+        nisa.tensor_scalar(dst=o, data=acc, op0=nl.multiply, operand0=z)
+        store(out[r:r + n], o)
+
+
+def _apply_mask(s, mask):
+    if mask.dtype == nl.bool_:
+        hidden = tile(*s.shape, nl.float32)
+        nisa.memset(dst=hidden, value=float("-inf"))
+        nisa.tensor_copy_predicated(dst=hidden, src=s, predicate=mask.view(nl.uint8))
+        nisa.tensor_copy(dst=s, src=hidden)
+    else:
+        nisa.tensor_tensor(dst=s, data1=s, data2=mask, op=nl.add)

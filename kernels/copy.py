@@ -1,0 +1,108 @@
+"""Copies, casts, fills and ranges: the tile functions and kernels that move or make data without arithmetic on it."""
+from __future__ import annotations
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from .elementwise import f32, truth
+from .tiling import P, blocks, load, pieces, store, tile
+
+
+def cast(dst, x):
+    """x in dst's dtype, by PyTorch's rules: float to integer truncates, integers wrap, anything to bool is x != 0."""
+    if dst.dtype == x.dtype:
+        nisa.tensor_copy(dst=dst, src=x)
+    elif dst.dtype == nl.bool_:
+        nisa.tensor_copy(dst=dst, src=truth(x))
+    elif dst.dtype.kind == "f":
+        nisa.tensor_copy(dst=dst, src=x)
+    else:
+        exact = x
+        if x.dtype.kind == "f":
+            exact = f32(x)
+            nisa.activation(dst=exact, op=nl.trunc, data=x)
+        wide = dst if dst.dtype == nl.int64 else tile(*dst.shape, nl.int64)    # int64 on one side keeps every bit
+        nisa.tensor_copy(dst=wide, src=exact)
+        if wide is not dst:
+            nisa.tensor_copy(dst=dst, src=wide)
+
+
+@nki.jit
+def fill(out, value):
+    """Every element of `out` is value.
+
+    Dimensions:
+        out: any rank
+    Args:
+        out: HBM tensor, written. Any strides, any dtype.
+        value: HBM [1, 1]: float32 or float64 for a float `out`, int64 otherwise.
+    Pseudocode:
+        t = value, cast, repeated over a tile
+        for each block of out: store t
+    """
+    made: dict[tuple[int, int], object] = {}
+    for (o,) in blocks(out):
+        shape = tuple(o.shape)
+        if shape not in made:
+            rows, columns = shape
+            t = tile(rows, columns, out.dtype)
+            cast(t, load(value.broadcast(0, rows).broadcast(1, columns)))
+            made[shape] = t
+        store(o, made[shape])
+    return out
+
+
+@nki.jit
+def arange(out, start, step):
+    """out[i] = start + i * step.
+
+    Dimensions:
+        out: [N]
+    Args:
+        out: HBM tensor, written.
+        start, step: HBM [1, 1], int64 for an integer `out`, else float32.
+    Pseudocode:
+        for each block [rows, columns] of out: index = iota; store start + index * step
+    """
+    number = nl.int64 if out.dtype.kind != "f" else nl.float32
+    done, total = 0, out.shape[0]
+    while done < total:
+        rows = P if total - done >= P else 1
+        columns = min(512, (total - done) // rows)
+        index = tile(rows, columns, nl.int32)
+        nisa.iota(dst=index, pattern=[[1, columns]], offset=done, channel_multiplier=columns)
+        exact, result = tile(rows, columns, number), tile(rows, columns, out.dtype)
+        nisa.tensor_copy(dst=exact, src=index)
+        begin, by = (load(x.broadcast(0, rows).broadcast(1, columns)) for x in (start, step))
+        nisa.tensor_tensor(dst=exact, data1=exact, data2=by, op=nl.multiply)
+        nisa.tensor_tensor(dst=result, data1=exact, data2=begin, op=nl.add)
+        flat = out[done:done + rows * columns]
+        store(flat.ap(pattern=[[columns * out.strides[0], rows], [out.strides[0], columns]]), result)
+        done += rows * columns
+    return out
+
+
+@nki.jit
+def transpose(out, x):
+    """out = x, where the two are laid out across each other: 128 x 128 blocks through the tensor engine.
+
+    Dimensions:
+        R, C: both at least 1
+    Args:
+        out: HBM [R, C], written, rows contiguous.
+        x: HBM [R, C] with columns contiguous (strides (1, s)), of out's dtype.
+    Pseudocode:
+        for each block: load x's block as [columns, rows]; transpose into PSUM; copy; store
+    """
+    rows, columns = out.shape
+    across = x.permute((1, 0))
+    for r, n in pieces(rows, P):
+        for c, w in pieces(columns, P):
+            a, t = tile(w, n, x.dtype), nl.ndarray((n, w), x.dtype, buffer=nl.psum)
+            nisa.dma_copy(dst=a, src=across[c:c + w, r:r + n])
+            nisa.nc_transpose(dst=t, data=a)
+            s = tile(n, w, x.dtype)
+            nisa.tensor_copy(dst=s, src=t)
+            store(out[r:r + n, c:c + w], s)
+    return out

@@ -1,0 +1,105 @@
+"""Normalisations along the columns of a matrix: layer norm and RMS norm."""
+from __future__ import annotations
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from .tiling import F, P, load, pieces, store, tile
+
+
+@nki.jit
+def layer_norm(out, mean, rstd, x, weight, bias, eps):
+    """out = (x - mean) * rstd * weight + bias, row by row.
+
+    Dimensions:
+        R: rows. C: columns, the normalised elements.
+    Args:
+        out: HBM [R, C], written.
+        mean, rstd: HBM [R, 1], written: the mean of each row, and 1 / sqrt(population variance + eps).
+        x: HBM [R, C], floating point.
+        weight, bias: HBM [1, C] or None.
+        eps: HBM [1, 1] float32.
+    Constraints:
+        all arithmetic in float32; the variance is that of the centred values, so it does not cancel.
+    Pseudocode:
+        for each tile of 128 rows:
+            mean = sum(x) / C
+            d = x - mean
+            rstd = rsqrt(sum(d * d) / C + eps)
+            out = d * rstd * weight + bias
+    """
+    rows, columns = x.shape
+    chunks = list(pieces(columns, F))
+    for r, n in pieces(rows, P):
+        xs = [load(x[r:r + n, c:c + w]) for c, w in chunks]
+        m, v = _row_sum(xs, n, columns), tile(n, 1, nl.float32)
+        ds = []
+        for t in xs:
+            d = tile(*t.shape, nl.float32)
+            nisa.tensor_scalar(dst=d, data=t, op0=nl.subtract, operand0=m)
+            ds.append(d)
+        v = _reciprocal_root(_row_sum(ds, n, columns, nl.square), load(eps.broadcast(0, n)))
+        _scale_and_store(out[r:r + n], ds, v, weight, bias, chunks)
+        for result, t in ((mean, m), (rstd, v)):
+            narrow = tile(n, 1, result.dtype)
+            nisa.tensor_copy(dst=narrow, src=t)
+            store(result[r:r + n], narrow)
+    return out, mean, rstd
+
+
+@nki.jit
+def rms_norm(out, rstd, x, weight, eps):
+    """out = x * rsqrt(mean(x * x) + eps) * weight, row by row.
+
+    Dimensions:
+        R: rows. C: columns, the normalised elements.
+    Args:
+        out: HBM [R, C], written. rstd: HBM [R, 1], written.
+        x: HBM [R, C], floating point. weight: HBM [1, C] or None. eps: HBM [1, 1] float32.
+    Pseudocode:
+        for each tile of 128 rows: rstd = rsqrt(sum(x * x) / C + eps); out = x * rstd * weight
+    """
+    rows, columns = x.shape
+    chunks = list(pieces(columns, F))
+    for r, n in pieces(rows, P):
+        xs = [load(x[r:r + n, c:c + w]) for c, w in chunks]
+        v = _reciprocal_root(_row_sum(xs, n, columns, nl.square), load(eps.broadcast(0, n)))
+        _scale_and_store(out[r:r + n], xs, v, weight, None, chunks)
+        narrow = tile(n, 1, rstd.dtype)
+        nisa.tensor_copy(dst=narrow, src=v)
+        store(rstd[r:r + n], narrow)
+    return out, rstd
+
+
+def _row_sum(tiles, rows, columns, op=nl.copy):
+    """[rows, 1] float32: sum of op(element) over all tiles, divided by `columns`."""
+    total, part = tile(rows, 1, nl.float32), tile(rows, 1, nl.float32)
+    for i, t in enumerate(tiles):
+        waste = tile(*t.shape, nl.float32)
+        nisa.activation_reduce(dst=waste, op=op, data=t, reduce_op=nl.add, reduce_res=part if i else total)
+        if i:
+            nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add)
+    nisa.tensor_scalar(dst=total, data=total, op0=nl.multiply, operand0=1.0 / columns)
+    return total
+
+
+def _reciprocal_root(variance, eps):
+    nisa.tensor_tensor(dst=variance, data1=variance, data2=eps, op=nl.add)
+    nisa.activation(dst=variance, op=nl.rsqrt, data=variance)
+    return variance
+
+
+def _scale_and_store(out, tiles, rstd, weight, bias, chunks):
+    rows = out.shape[0]
+    for t, (c, w) in zip(tiles, chunks):
+        o = tile(rows, w, out.dtype)
+        scaled = o if weight is None and bias is None else tile(rows, w, nl.float32)
+        nisa.tensor_scalar(dst=scaled, data=t, op0=nl.multiply, operand0=rstd)
+        if weight is not None:
+            factor = load(weight[:, c:c + w].broadcast(0, rows))
+            target = o if bias is None else scaled
+            nisa.tensor_tensor(dst=target, data1=scaled, data2=factor, op=nl.multiply)
+        if bias is not None:
+            nisa.tensor_tensor(dst=o, data1=scaled, data2=load(bias[:, c:c + w].broadcast(0, rows)), op=nl.add)
+        store(out[:, c:c + w], o)

@@ -1,0 +1,70 @@
+"""Softmax and log-softmax along the columns of a matrix."""
+from __future__ import annotations
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from .tiling import F, P, load, pieces, store, tile
+
+RESIDENT = 16384        # columns whose float32 values stay in SBUF between the passes: 64 KiB of a partition
+
+
+@nki.jit
+def softmax(out, x, log=False):
+    """out[r] = exp(x[r] - max(x[r])) / sum(exp(x[r] - max(x[r]))), or its logarithm.
+
+    Dimensions:
+        R: rows, any number. C: columns, at least 1.
+    Args:
+        out: HBM [R, C], written; any strides.
+        x: HBM [R, C], floating point; any strides; may be the same view as `out`.
+        log: log-softmax (compile-time constant).
+    Constraints:
+        arithmetic in float32; a row of -inf gives NaN, as in PyTorch.
+    Pseudocode:
+        for each tile of 128 rows:
+            m = -max over column chunks
+            s = sum over column chunks of exp(x + m)
+            out = exp(x + m) * (1 / s), or x + (m - log(s))
+    """
+    rows, columns = x.shape
+    for r, n in pieces(rows, P):
+        chunks = list(pieces(columns, F))
+        kept = [load(x[r:r + n, c:c + w]) for c, w in chunks] if columns <= RESIDENT else None
+
+        def chunk(i, r=r, n=n, chunks=chunks, kept=kept):
+            c, w = chunks[i]
+            return kept[i] if kept else load(x[r:r + n, c:c + w])
+
+        m, s, part = (tile(n, 1, nl.float32) for _ in range(3))
+        for i in range(len(chunks)):
+            nisa.tensor_reduce(dst=part if i else m, op=nl.maximum, data=chunk(i), axis=1)
+            if i:
+                nisa.tensor_tensor(dst=m, data1=m, data2=part, op=nl.maximum)
+        nisa.tensor_scalar(dst=m, data=m, op0=nl.multiply, operand0=-1.0)
+        exps = []
+        for i, (_, w) in enumerate(chunks):
+            e = tile(n, w, nl.float32)
+            nisa.activation_reduce(dst=e, op=nl.exp, data=chunk(i), bias=m, reduce_op=nl.add,
+                                   reduce_res=part if i else s)
+            if i:
+                nisa.tensor_tensor(dst=s, data1=s, data2=part, op=nl.add)
+            if kept and not log:
+                exps.append(e)
+        if log:
+            nisa.activation(dst=s, op=nl.log, data=s)
+            nisa.tensor_tensor(dst=m, data1=m, data2=s, op=nl.subtract)
+        else:
+            nisa.reciprocal(dst=s, data=s)
+        for i, (c, w) in enumerate(chunks):
+            o = tile(n, w, out.dtype)
+            if log:
+                nisa.tensor_scalar(dst=o, data=chunk(i), op0=nl.add, operand0=m)
+            else:
+                e = exps[i] if kept else tile(n, w, nl.float32)
+                if not kept:
+                    nisa.activation(dst=e, op=nl.exp, data=chunk(i), bias=m)
+                nisa.tensor_scalar(dst=o, data=e, op0=nl.multiply, operand0=s)
+            store(out[r:r + n, c:c + w], o)
+    return out
