@@ -40,14 +40,14 @@ class SettingError(NeuronEagerError, ValueError):
 # ---- device
 
 class InvalidDeviceError(NeuronEagerError):
-    template = ("neuron:{index} does not exist: valid indices are 0 to {last}. NEURON_EAGER_DEVICE_COUNT (now {count}), "
-                "set before neuron_eager is imported, says how many devices there are")
+    template = ("neuron:{index} does not exist: valid indices are 0 to {last}. NEURON_EAGER_DEVICE_COUNT (now "
+                "{count}), set before neuron_eager is imported, says how many devices there are")
 
 
 class DeviceOwnedError(NeuronEagerError):
-    template = ("another package ({owner}) has already registered the device {name!r} with PyTorch, and a process can have "
-                "one such device only. Start without it: do not import it first, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 "
-                "if `import torch` loads it")
+    template = ("another package ({owner}) has already registered the device {name!r} with PyTorch, and a process can "
+                "have one such device only. Start without it: do not import it first, or set "
+                "TORCH_DEVICE_BACKEND_AUTOLOAD=0 if `import torch` loads it")
 
 
 class UnsupportedTorchError(NeuronEagerError):
@@ -134,3 +134,19 @@ class CacheKeyError(NeuronEagerError, TypeError):
 
 class BundleError(NeuronEagerError):
     template = "bundle {path}: {detail}; nothing was imported. Export it again on the machine it came from"
+
+
+# ---- native entries and objects
+
+class Unavailable(NeuronEagerError):
+    """A native path can not be used here. Whoever asked takes the Python path, which does the same, more slowly."""
+
+    template = "the native path is unavailable: {reason}"
+
+
+class ObjectFileError(NeuronEagerError, ValueError):
+    template = "the compiled object can not be loaded: {detail}. Purge the cache (neuron-eager cache purge) and run again"
+
+
+class WordLanguageError(NeuronEagerError, SyntaxError):
+    template = "{file}:{line}: {detail} (in {function}, a function of the word language)"
