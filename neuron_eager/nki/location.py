@@ -1,0 +1,65 @@
+"""Where in the author's source an instruction, a tensor or an error comes from."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+_PACKAGE = str(Path(__file__).parent)
+_inside: dict[str, bool] = {}
+
+
+class Loc:
+    """A place in a kernel's source: `file`, `line`, `function`. The line is worked out only when asked for."""
+
+    __slots__ = ("code", "lasti")
+
+    def __init__(self, code: CodeType, lasti: int) -> None:
+        self.code, self.lasti = code, lasti
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+    @property
+    def function(self) -> str:
+        return self.code.co_qualname
+
+    @property
+    def line(self) -> int:
+        for start, end, line in self.code.co_lines():
+            if start <= self.lasti < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def __repr__(self) -> str:
+        return f"<{self} in {self.function}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loc) and (self.file, self.line) == (other.file, other.line)
+
+    def __hash__(self) -> int:
+        return hash((self.file, self.line))
+
+
+def caller_frame(depth: int = 1) -> FrameType | None:
+    """The innermost frame that is not part of the NKI implementation: the author's code."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        inside = _inside.get(name)
+        if inside is None:
+            inside = _inside[name] = name.startswith(_PACKAGE)
+        if not inside:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def here(depth: int = 2) -> Loc | None:
+    """The author's line that is being executed; None outside any author's code."""
+    frame = caller_frame(depth)
+    return None if frame is None else Loc(frame.f_code, frame.f_lasti)
