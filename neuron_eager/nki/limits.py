@@ -2,7 +2,7 @@
 
 Sizes are bytes unless a name says elements; clocks are GHz. Sources: the Trainium/Inferentia2, Trainium2 and Trainium3
 architecture guides and the instruction pages of the NKI 0.6 documentation. What a kernel may use of an SBUF partition
-is not documented as a number; it is the physical partition less the 16 KiB that the tool chain has always kept for itself.
+is not documented as a number; it is the physical partition less the 16 KiB that the tool chain keeps.
 """
 from __future__ import annotations
 

@@ -1,0 +1,132 @@
+"""Operands of an instruction as NumPy arrays, and the roundings at its destination.
+
+Engines see a tile as partitions × elements, whatever its rank: `rows` and `f32` give [P, F] arrays. An instruction
+loads all operands before it stores, so a destination may overlap a source.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import access, dtypes
+from ..access import read
+from ..dtypes import DType
+from ..tensor import NkiTensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+F32 = np.float32
+_WIDE = (dtypes.int64, dtypes.float64)
+
+
+def load(t: NkiTensor) -> Array:
+    """The elements in their own dtype and shape; an alias of memory where the access pattern is static."""
+    if t.dynamic:
+        return read(t)
+    return np.ndarray(t.shape, t.dtype.numpy, t.storage.data, t.byte_offset, t.byte_strides)
+
+
+def rows(t: NkiTensor) -> Array:
+    """The elements in their own dtype as [P, F]."""
+    a = load(t)
+    return a if a.ndim == 2 else a.reshape(t.shape[0], -1)
+
+
+def f32(t: NkiTensor) -> Array:
+    """The elements as [P, F] float32, as the engines see them. May alias memory."""
+    a = rows(t)
+    return a if t.dtype.numpy == F32 else to_f32(a, t.dtype)
+
+
+def to_f32(a: Array, dtype: DType) -> Array:
+    if dtype.packed > 1:
+        raise TypeError(f"{dtype} holds packed values: only nc_matmul_mx, copies and memset(0) take it")
+    return a.astype(F32)
+
+
+def scalar_f32(operand: Any) -> Any:
+    """A scalar operand: a Python number as float32, a [P, 1] tile as a float32 column."""
+    return f32(operand) if type(operand) is NkiTensor else F32(operand)
+
+
+def store(t: NkiTensor, values: Array) -> None:
+    """Round `values` (float32, or exact integers) to the dtype of `t` and write them, in row-major order."""
+    write(t, cast(values, t.dtype))
+
+
+def write(t: NkiTensor, values: Array) -> None:
+    """Write values that have the dtype of `t` already."""
+    if t.dynamic:
+        access.write(t, values)
+    else:
+        view = np.ndarray(t.shape, t.dtype.numpy, t.storage.data, t.byte_offset, t.byte_strides)
+        view[...] = values if values.shape == t.shape else values.reshape(t.shape)
+
+
+def cast(values: Array, dtype: DType) -> Array:
+    """float32 to any dtype: floats round to nearest even, integers also saturate. Integers wrap to integers."""
+    to = dtype.numpy
+    if dtype is dtypes.tfloat32:
+        return round_tf32(values.astype(F32))
+    if values.dtype == to:
+        return values
+    if dtype.packed > 1:
+        raise TypeError(f"cannot convert {values.dtype} to the packed type {dtype}")
+    if dtype.kind in "iu" and values.dtype.kind == "f":
+        return to_integer(values, to)
+    return values.astype(to)
+
+
+def convert(values: Array, src: DType, dst: DType) -> Array:
+    """What a copy does between two dtypes: the same bits if they are equal, else through float32.
+
+    int64 and float64, which the chip does not have, convert directly: integers wrap, floats round once.
+    """
+    if src is dst:
+        return values
+    if src in _WIDE or dst in _WIDE:
+        if src.kind == "f" and dst.kind in "iu":
+            return to_integer(values.astype(np.float64), dst.numpy)
+        return cast(values if src is dtypes.float64 or src.kind != "f" else to_f32(values, src), dst)
+    return cast(to_f32(values, src), dst)
+
+
+def to_integer(values: Array, to: np.dtype[Any]) -> Array:
+    """Round to nearest even, saturate; NaN becomes 0."""
+    v = np.rint(values)
+    v[np.isnan(v)] = 0
+    info = np.iinfo(to)
+    if info.bits < 32:
+        return np.clip(v, info.min, info.max).astype(to)
+    low, high = v.dtype.type(info.min), v.dtype.type(info.max)     # high may round up to the next power of two
+    if info.bits == 32:
+        return np.clip(np.clip(v, low, high).astype(np.int64), info.min, info.max).astype(to)
+    out = np.clip(v, low, high).astype(to)
+    out[v >= high] = info.max
+    return out
+
+
+def round_tf32(values: Array) -> Array:
+    """float32 with a 10-bit mantissa, rounded to nearest even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)
+    return np.where(finite, rounded, bits).astype(np.uint32).view(F32)
+
+
+def exact_integers(*tensors: Any) -> bool:
+    """The rule of the int64 extension: every tensor is an integer or bool, and one of them is int64."""
+    wide = False
+    for t in tensors:
+        if type(t) is NkiTensor:
+            if t.dtype.kind == "f":
+                return False
+            wide = wide or t.dtype is dtypes.int64
+    return wide
+
+
+def integers(operand: Any, dtype: np.dtype[Any]) -> Any:
+    """An operand of an exact integer instruction: a tile as [P, F] of this dtype, a number as a scalar of it."""
+    if type(operand) is NkiTensor:
+        return rows(operand).astype(dtype, copy=False)
+    return np.array(operand).astype(dtype)[()]

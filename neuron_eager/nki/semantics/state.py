@@ -1,0 +1,25 @@
+"""State that instructions leave behind in a core, beside its memories."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import limits
+from .xorwow import Xorwow
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _registers() -> Array:
+    return np.zeros((limits.PARTITIONS, 1), np.float32)
+
+
+@dataclass
+class State:
+    """One NeuronCore: the accumulators of the Vector and Scalar engines ([128, 1] float32) and the random streams."""
+
+    vector: Array = field(default_factory=_registers)
+    scalar: Array = field(default_factory=_registers)
+    random: dict[str, Xorwow] = field(default_factory=lambda: {"vector": Xorwow(1), "gpsimd": Xorwow(2)})
