@@ -1,5 +1,6 @@
 """A `neuron` device for PyTorch that runs models eagerly, op by op, and explains itself."""
 from . import device as _device
+from . import dispatch as _dispatch
 from .config import config
 
 __all__ = ["config"]
@@ -7,3 +8,4 @@ __version__ = "0.1.0"
 
 config.check_environment()
 _device.initialize()
+_dispatch.register()

@@ -148,5 +148,41 @@ class ObjectFileError(NeuronEagerError, ValueError):
     template = "the compiled object can not be loaded: {detail}. Purge the cache (neuron-eager cache purge) and run again"
 
 
-class WordLanguageError(NeuronEagerError, SyntaxError):
+class WordLanguageError(NeuronEagerError, ValueError):
     template = "{file}:{line}: {detail} (in {function}, a function of the word language)"
+
+
+# ---- dispatch
+
+class FallbackError(NeuronEagerError):
+    """A CPU fallback where none is allowed (NEURON_EAGER_FALLBACK=error, `with neuron_eager.fallback("error")`)."""
+
+    template = ("{op} would run on the CPU: {reason}\n  arguments: {arguments}\n  at {place}\n  {next_step}")
+
+
+class NoKernelError(NeuronEagerError, NotImplementedError):
+    template = ("{op} has no neuron kernel, no decomposition and no CPU kernel to fall back to. Give it one: "
+                "neuron_eager.register_kernel({op!r}, kernel)")
+
+
+class ViewFallbackError(NeuronEagerError, NotImplementedError):
+    template = ("{op} returns a view, and a CPU fallback can not make one: it would not share storage and version counter "
+                "with its source. Clone the argument and use a copying op, or run it on x.cpu()")
+
+
+class UnsupportedLayoutError(NeuronEagerError, NotImplementedError):
+    template = ("a {kind} tensor (shape {shape}, device {device}) can not be on neuron: the device has dense, strided "
+                "tensors only. Call .to_dense() (sparse, nested) or .dequantize() first, or keep this tensor on the CPU")
+
+
+class KernelSignatureError(NeuronEagerError, TypeError):
+    template = "the kernel {kernel} can not be registered for {op}: {detail}. The op's schema: {schema}"
+
+
+class UnknownOpError(NeuronEagerError, LookupError):
+    template = "{op!r} names no op{nearest}. Names are like aten::mm, aten.mm, aten.add.Tensor, torch.ops.aten.mm.default"
+
+
+class DataAssignmentError(NeuronEagerError):
+    template = ("`.data` of a tensor on {target} can not be set to a tensor on {source}: PyTorch keeps a tensor's device "
+                "for life. Move the module (module.to(...)), or exchange the two with torch.utils.swap_tensors(a, b)")

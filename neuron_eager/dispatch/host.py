@@ -1,0 +1,168 @@
+"""Neuron tensors seen as host tensors, and back: what the CPU fallback does to every argument and result.
+
+Nothing is copied: a host alias is the same memory under the device type CPU. `device.memory` says how; the functions
+here are its inner loop again, written for one call per argument of every fallback op.
+"""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..device import devices, memory, storage
+from ..errors import UnsupportedLayoutError
+
+_to_dlpack, _from_dlpack = torch._C._to_dlpack, torch._C._from_dlpack
+_is_alias_of = torch._C._is_alias_of
+_CPU, _NEURON, _TYPE = memory.CPU, memory.NEURON, 0xFFFFFFFF
+
+# All of the address space as 64-bit words. A capsule's pointer is the first field behind its object header; the device
+# is the second word of what it points to (DLTensor). Checked by `check_layout` when the dispatch layer is registered.
+_WORDS = (ctypes.c_int64 * (1 << 44)).from_address(0)
+_POINTER = object.__basicsize__
+
+Number = (bool, int, float, complex)
+
+
+class OnHost(Exception):
+    """A tensor is on the host where a neuron tensor is needed. Turned into PyTorch's own message by `refuse`."""
+
+
+def host(tensor: Any) -> Any:
+    """The host alias of a neuron tensor. Python numbers and CPU tensors without dimensions are taken as they are."""
+    try:
+        capsule = _to_dlpack(tensor)
+    except TypeError:
+        if isinstance(tensor, Number) or tensor is None:
+            return tensor
+        raise
+    except (RuntimeError, BufferError):
+        raise _cannot_alias(tensor) from None
+    word = (_WORDS[(id(capsule) + _POINTER) >> 3] + 8) >> 3
+    if _WORDS[word] & _TYPE != _NEURON:
+        if tensor.dim() == 0 and tensor.is_cpu:
+            return tensor
+        raise OnHost
+    _WORDS[word] = _CPU
+    return _from_dlpack(capsule)
+
+
+def host_written(tensor: torch.Tensor) -> torch.Tensor:
+    """The host alias of a tensor that the op writes: it must be on neuron."""
+    if tensor.is_cpu:
+        raise OnHost
+    return host(tensor)
+
+
+def host_or_cpu(tensor: Any) -> Any:
+    """The host alias of a neuron tensor, or a CPU tensor as it is: for arguments that may be on either."""
+    return tensor if tensor is None or tensor.is_cpu else host(tensor)
+
+
+def host_lazy(tensor: Any) -> Any:
+    """As `host`, for ops that receive conjugated and negated views unresolved: the alias has these bits too."""
+    alias = host(tensor)
+    if isinstance(tensor, torch.Tensor) and alias is not tensor:
+        if tensor.is_conj():
+            alias = alias.conj()
+        if tensor.is_neg():
+            alias = torch._neg_view(alias)
+    return alias
+
+
+def host_out(tensor: torch.Tensor) -> torch.Tensor:
+    """What an op gets for its `out`: an alias, or, where PyTorch would resize without a word, something resizable."""
+    if tensor.is_cpu:
+        raise OnHost
+    return host(tensor) if tensor.numel() else fresh_out(tensor)
+
+
+def fresh_out(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=tensor.dtype, device="cpu")
+
+
+def cannot_resize(error: RuntimeError) -> bool:
+    return "resize storage that is not resizable" in str(error)
+
+
+def settle_out(out: torch.Tensor, result: torch.Tensor) -> None:
+    """Give `out` the shape that the op gave its stand-in, and the values if it was not an alias."""
+    if result.shape == out.shape:
+        return
+    if result.numel() and result.data_ptr() == out.data_ptr():
+        out.as_strided_(result.shape, result.stride(), out.storage_offset())
+        return
+    out.resize_(result.shape)
+    if result.stride() != out.stride():
+        out.as_strided_(result.shape, result.stride(), out.storage_offset())
+    host(out).copy_(result)
+
+
+def neuron(tensor: Any, index: int = 0) -> Any:
+    """A neuron tensor on the memory of a fresh CPU tensor."""
+    try:
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        capsule = _to_dlpack(tensor)
+    except AttributeError:
+        if tensor is None:
+            return None
+        raise
+    except (RuntimeError, BufferError):
+        raise _cannot_alias(tensor) from None
+    _WORDS[(_WORDS[(id(capsule) + _POINTER) >> 3] + 8) >> 3] = _NEURON | index << 32
+    return memory.account(_from_dlpack(capsule), index)
+
+
+def overlaps(written: torch.Tensor, other: Any) -> bool:
+    """Whether two different tensors share a storage. PyTorch's own overlap checks need both aliases on one storage."""
+    return other is not written and isinstance(other, torch.Tensor) and _is_alias_of(written, other)
+
+
+def on_one_storage(written: torch.Tensor, *tensors: Any) -> list[Any]:
+    """Host aliases of `written` and `tensors` where those that share the storage of `written` share one on the host."""
+    base = storage.storage_bytes(written.untyped_storage()).untyped_storage()
+    return [
+        torch.empty(0, dtype=t.dtype, device="cpu").set_(base, t.storage_offset(), t.shape, t.stride())
+        if isinstance(t, torch.Tensor) and _is_alias_of(written, t) else host(t)
+        for t in (written, *tensors)]
+
+
+def index_of(*values: Any) -> int:
+    """The device index that the tensors among `values` (tensors, lists of tensors, other things) agree on."""
+    found = None
+    for value in values:
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+                if found is not None and tensor.device.index != found and tensor.dim():
+                    raise OnHost
+                if found is None:
+                    found = tensor.device.index
+    return devices.current() if found is None else found
+
+
+def refusal(name: str, arguments: Sequence[tuple[str, Any]]) -> RuntimeError:
+    """The error for arguments on different devices, in PyTorch's words."""
+    tensors = [(label, t) for label, value in arguments
+               for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor)]
+    first = next((t for _, t in tensors if not t.is_cpu), None)
+    device = torch.device(devices.NAME, devices.current()) if first is None else first.device
+    label, other = next(((label, t) for label, t in tensors if t.device != device), (None, None))
+    where = "" if other is None else f" (when checking argument for argument {label} in method {name})"
+    return RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {device} and "
+                        f"{'cpu' if other is None else other.device}!{where}")
+
+
+def _cannot_alias(tensor: torch.Tensor) -> UnsupportedLayoutError:
+    kind = str(tensor.layout).removeprefix("torch.") if tensor.layout != torch.strided else str(tensor.dtype)
+    return UnsupportedLayoutError(kind=kind, shape=tuple(tensor.shape), device=tensor.device)
+
+
+def check_layout() -> bool:
+    """Whether a capsule's pointer is where this module reads it."""
+    tensor = torch.empty(2, 3)
+    capsule = _to_dlpack(tensor)
+    pointer = memory._capsule_pointer(capsule, b"dltensor")
+    return _WORDS[(id(capsule) + _POINTER) >> 3] == pointer and _WORDS[pointer >> 3] == tensor.data_ptr()
