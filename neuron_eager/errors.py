@@ -50,6 +50,12 @@ class DeviceOwnedError(NeuronEagerError):
                 "TORCH_DEVICE_BACKEND_AUTOLOAD=0 if `import torch` loads it")
 
 
+class DataAssignmentError(NeuronEagerError):
+    template = ("`.data` of a tensor on {target} can not be set to a tensor on {source}: PyTorch keeps a tensor's "
+                "device for life. Move the module (module.to(...)), or exchange the two by "
+                "torch.utils.swap_tensors(a, b)")
+
+
 class UnsupportedTorchError(NeuronEagerError):
     template = ("this PyTorch ({version}) does not offer what the neuron device is built on: {missing}. "
                 "neuron_eager supports torch {supported}")
@@ -181,8 +187,3 @@ class KernelSignatureError(NeuronEagerError, TypeError):
 
 class UnknownOpError(NeuronEagerError, LookupError):
     template = "{op!r} names no op{nearest}. Names are like aten::mm, aten.mm, aten.add.Tensor, torch.ops.aten.mm.default"
-
-
-class DataAssignmentError(NeuronEagerError):
-    template = ("`.data` of a tensor on {target} can not be set to a tensor on {source}: PyTorch keeps a tensor's device "
-                "for life. Move the module (module.to(...)), or exchange the two with torch.utils.swap_tensors(a, b)")

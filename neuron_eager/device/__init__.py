@@ -9,26 +9,53 @@ _libraries: list[torch.library.Library] = []      # registrations last as long a
 
 
 def initialize() -> None:
-    """Register the device. Once per process.
+    """Register the device. Once per process; later calls do nothing.
 
     Raises:
         UnsupportedTorchError: this PyTorch lacks a name the device is built on.
         DeviceOwnedError: another package has PyTorch's one place for such a device.
     """
-    from . import engine, registration
     if _libraries:
         return
+    from . import engine, registration, selftest
     registration.refuse_other_owner()
+    selftest.check_names()
     engine.start()      # before the guard is registered: see engine.py
     engine.stay_in_calling_thread()
 
-    from . import api, plumbing, random, storage, usage, views
+    from . import (
+        accelerator,
+        api,
+        autocast,
+        pinning,
+        plumbing,
+        printing,
+        random,
+        sharing,
+        storage,
+        streams,
+        tensor_methods,
+        usage,
+        views,
+    )
     registration.register(api)
     sys.modules["torch.neuron.memory"] = usage
-    library = torch.library.Library("aten", "IMPL")
-    _libraries.append(library)
+    selftest.check_memory()
+
+    library, fallbacks = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    _libraries.extend((library, fallbacks))
     views.register(library)
     plumbing.register(library)
+    pinning.register(library)
+    autocast.register(library, fallbacks)
+
     storage.patch_untyped_storage()
+    tensor_methods.patch_data()
+    tensor_methods.patch_dlpack()
+    printing.patch_formatter()
     random.patch_generator()
+    streams.patch_names()
+    accelerator.patch_accelerator()
+    sharing.register()
+    # Module.to would make new Parameters otherwise, and so untie tied weights
     torch.__future__.set_swap_module_params_on_conversion(True)

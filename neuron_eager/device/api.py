@@ -98,7 +98,7 @@ def set_device(device: Any) -> None:
         devices.exchange(devices.index_of(device))
 
 
-class device:   # noqa: N801  (the name every device module has)
+class device:
     """Makes a device current for a block; None makes no difference."""
 
     def __init__(self, device: Any):
@@ -113,7 +113,7 @@ class device:   # noqa: N801  (the name every device module has)
         devices.exchange(self._before.pop())
 
 
-class device_of(device):    # noqa: N801
+class device_of(device):
     """Makes the device of a tensor or storage current for a block; of one elsewhere, makes no difference."""
 
     def __init__(self, obj: Any):

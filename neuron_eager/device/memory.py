@@ -28,7 +28,7 @@ _to_dlpack, _from_dlpack = torch._C._to_dlpack, torch._C._from_dlpack
 
 
 def retag(tensor: torch.Tensor, device_type: int, index: int = 0) -> torch.Tensor:
-    """`tensor`'s memory, shape and strides under another device type. No copy; no autograd; conj and neg bits are lost."""
+    """`tensor`'s memory, shape and strides under another device type. No copy; conj and neg bits are lost."""
     capsule = _to_dlpack(tensor)
     # DLTensor begins {void* data; int32 device_type; int32 device_id}, so the device is the second word (little endian)
     _word_at(_capsule_pointer(capsule, b"dltensor") + 8).value = device_type | index << 32

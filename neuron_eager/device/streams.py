@@ -1,10 +1,11 @@
 """`Stream` and `Event` of a device on which every op has finished when it returns.
 
-They are what PyTorch code expects to find: a stream is always idle, an event has happened as soon as it is recorded, and
-the time between two events is the time that passed between their recordings.
+They are what PyTorch code expects to find: a stream is always idle, an event has happened as soon as it is recorded,
+and the time between two events is the time that passed between their recordings.
 """
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from types import TracebackType
@@ -25,9 +26,9 @@ class Stream(torch._C.Stream):
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
-        if "stream_id" in kwargs:
-            return super().__new__(cls, priority=priority, **kwargs)
-        return super().__new__(cls, device=torch.device(devices.NAME, devices.index_of(device)), priority=priority)
+        if "stream_id" not in kwargs:
+            kwargs = {"stream_id": next(_ids), "device_index": devices.index_of(device), "device_type": _PRIVATE_USE_1}
+        return super().__new__(cls, priority=priority, **kwargs)
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         self._outer: list[tuple[int, Stream | None]] = []
@@ -67,6 +68,10 @@ class Stream(torch._C.Stream):
 
     def __repr__(self) -> str:
         return f"<torch.neuron.Stream device={self.device} stream_id={self.stream_id:#x}>"
+
+
+_PRIVATE_USE_1 = 20     # c10::DeviceType::PrivateUse1
+_ids = itertools.count(1)       # 0 is the default stream
 
 
 class _Current(threading.local):
@@ -175,4 +180,36 @@ class StreamContext:
             self.stream.__exit__(*error)
 
 
-_PRIVATE_USE_1 = 20     # c10::DeviceType::PrivateUse1
+class _Meta(type):
+    """Behind the names `torch.Stream` and `torch.Event`: makes neuron's for neuron, PyTorch's own for other devices."""
+
+    base: type
+    ours: type
+
+    def __instancecheck__(cls, obj: object) -> bool:
+        return isinstance(obj, cls.base)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.base)
+
+    def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        index_type = kwargs.get("device_type", _PRIVATE_USE_1)
+        ours = torch.device(device).type == devices.NAME if isinstance(device, (str, torch.device)) else (
+            index_type == _PRIVATE_USE_1)
+        return (cls.ours if ours else cls.base)(device, *args, **kwargs)
+
+
+class _AnyStream(metaclass=_Meta):
+    base, ours = torch._C.Stream, Stream
+
+
+class _AnyEvent(metaclass=_Meta):
+    base, ours = torch._C.Event, Event
+
+
+def patch_names() -> None:
+    """Put the classes of this module behind `torch.Stream` and `torch.Event`, which ask for a C++ runtime otherwise."""
+    for name, stand_in in (("Stream", _AnyStream), ("Event", _AnyEvent)):
+        stand_in.__module__, stand_in.__qualname__, stand_in.__name__ = "torch", name, name
+        stand_in.__doc__ = getattr(torch, name).__doc__
+        setattr(torch, name, stand_in)

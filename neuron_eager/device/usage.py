@@ -44,8 +44,8 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """All figures: `allocated_bytes`, `reserved_bytes`, `active_bytes`, each {current, peak, allocated, freed} in bytes,
-    and counts of requests."""
+    """All figures: `allocated_bytes`, `reserved_bytes`, `active_bytes`, each {current, peak, allocated, freed}, in
+    bytes; and counts of requests."""
     usage = _usage(device)
     figures = {"current": usage.allocated, "peak": usage.peak,
                "allocated": usage.total_allocated, "freed": usage.total_freed}

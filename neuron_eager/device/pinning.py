@@ -1,0 +1,24 @@
+"""Pinned memory: the device reads host memory as it is, so pinning a CPU tensor copies it once and marks the copy."""
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+_pinned: weakref.WeakKeyDictionary[torch.UntypedStorage, bool] = weakref.WeakKeyDictionary()
+
+
+def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+    pinned = self.clone()
+    _pinned[pinned.untyped_storage()] = True
+    return pinned
+
+
+def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+    return self.untyped_storage() in _pinned
+
+
+def register(library: torch.library.Library) -> None:
+    library.impl("_pin_memory", pin_memory, "CPU")
+    library.impl("is_pinned", is_pinned, "CPU")
