@@ -177,8 +177,8 @@ class ViewFallbackError(NeuronEagerError, NotImplementedError):
 
 
 class UnsupportedLayoutError(NeuronEagerError, NotImplementedError):
-    template = ("a {kind} tensor (shape {shape}, device {device}) can not be on neuron: the device has dense, strided "
-                "tensors only. Call .to_dense() (sparse, nested) or .dequantize() first, or keep this tensor on the CPU")
+    template = ("{op}: a {kind} tensor can not be on neuron, which has dense, strided tensors only. Call .to_dense() (sparse), "
+                "torch.nested.to_padded_tensor (nested) or .dequantize() (quantized) first, or keep this tensor on the CPU")
 
 
 class KernelSignatureError(NeuronEagerError, TypeError):

@@ -28,6 +28,7 @@ import torch
 from ..device import devices, random
 from ..errors import NoKernelError, ViewFallbackError
 from . import host as host_module
+from . import special
 from .schema import OpOverload, Parameter, Signature, by_name, signature
 
 # Arguments that PyTorch's accelerators take from the CPU as well (indices) or only from the CPU (lengths).
@@ -61,6 +62,8 @@ _UNAMBIGUOUS = frozenset({
 
 def target(op: OpOverload) -> Callable[..., Any]:
     """The cheapest callable that runs exactly this overload on CPU tensors."""
+    if op._name in special.ON_CPU:
+        return special.ON_CPU[op._name]
     base = op._schema.name.split("::")[-1]
     packet = op.overloadpacket
     functional = [o for o in packet.overloads() if not o.endswith("out")]
@@ -89,8 +92,8 @@ def generate(op: OpOverload) -> Callable[..., Any]:
     if any(r.kind == "view" for r in sig.results):
         return _raiser(ViewFallbackError(op=sig.name))
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if not any(has(sig.name, key) for key in ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd",
-                                              "CompositeExplicitAutogradNonFunctional")):
+    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    if sig.name not in special.ON_CPU and not any(has(sig.name, key) for key in keys):
         return _raiser(NoKernelError(op=sig.name))
     text, names = _Writer(op, sig).write()
     return _compile(f"<neuron_eager fallback {sig.name}>", text, names)

@@ -157,7 +157,7 @@ def refusal(name: str, arguments: Sequence[tuple[str, Any]]) -> RuntimeError:
 
 def _cannot_alias(tensor: torch.Tensor) -> UnsupportedLayoutError:
     kind = str(tensor.layout).removeprefix("torch.") if tensor.layout != torch.strided else str(tensor.dtype)
-    return UnsupportedLayoutError(kind=kind, shape=tuple(tensor.shape), device=tensor.device)
+    return UnsupportedLayoutError(kind=kind, op=f"a result or argument of shape {tuple(tensor.shape)}")
 
 
 def check_layout() -> bool:

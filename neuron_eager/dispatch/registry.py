@@ -9,7 +9,7 @@ import torch
 
 from .. import logs
 from ..config import config
-from . import call
+from . import call, special
 from .schema import OpOverload, by_name
 
 _KEY = "PrivateUse1"
@@ -35,10 +35,12 @@ def register() -> None:
     logs.apply()
     config.listeners.append(logs.apply)
     taken = set(torch._C._dispatch_get_registrations_for_dispatch_key(_KEY))
-    for name in torch._C._dispatch_get_registrations_for_dispatch_key("CPU"):
+    for name in {*torch._C._dispatch_get_registrations_for_dispatch_key("CPU"), *special.ON_CPU}:
         if name.startswith("aten::") and name not in taken:
             install(name, _first_call(name))
     library("_").fallback(_KEY, _boxed, False)
+    for key, kind in special.REFUSED_LAYOUTS.items():
+        library("_").fallback(key, special.refuse_layout(kind), False)
     _use_up_override_warning()
 
 

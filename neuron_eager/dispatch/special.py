@@ -1,0 +1,114 @@
+"""Ops that PyTorch routes differently for a device of its own than for the CPU, and layouts the device does not have.
+
+The ops in `ON_CPU` have no CPU kernel under their name, because PyTorch calls them for other devices only. Each entry
+says, on CPU tensors, what the op computes; the fallback calls it in the kernel's place.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedLayoutError
+
+aten = torch.ops.aten
+
+
+def convolution_backward(grad_output: Tensor, input: Tensor, weight: Tensor, stride: list[int], padding: list[int],
+                         dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
+                         output_mask: list[bool]) -> tuple[Tensor, ...]:
+    bias_sizes = [weight.shape[1] * groups if transposed else weight.shape[0]]
+    return aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
+                                             output_padding, groups, output_mask)
+
+
+def lstm_cell(input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, input_bias: Tensor | None = None,
+              hidden_bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """(hy, cy, workspace): workspace holds the four activated gates for the backward pass."""
+    gates = input_gates + hidden_gates
+    if input_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    i, f, c, o = gates.chunk(4, 1)
+    i, f, c, o = i.sigmoid(), f.sigmoid(), c.tanh(), o.sigmoid()
+    cy = f * cx + i * c
+    return o * cy.tanh(), cy, torch.cat([i, f, c, o], 1)
+
+
+def lstm_cell_backward(grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor,
+                       has_bias: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(gradient of the gates before activation, of cx, of either bias)."""
+    i, f, c, o = workspace.chunk(4, 1)
+    tanh_cy = cy.tanh()
+    grad_h = torch.zeros_like(cy) if grad_hy is None else grad_hy
+    grad_c = grad_h * o * (1 - tanh_cy * tanh_cy)
+    if grad_cy is not None:
+        grad_c = grad_c + grad_cy
+    gates = torch.cat([grad_c * c * i * (1 - i), grad_c * cx * f * (1 - f), grad_c * i * (1 - c * c),
+                       grad_h * tanh_cy * o * (1 - o)], 1)
+    return gates, grad_c * f, gates.sum(0) if has_bias else None
+
+
+def gru_cell(input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Tensor | None = None,
+             hidden_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(hy, workspace): workspace holds reset, input and new gate, hx, and the hidden part of the new gate."""
+    if input_bias is not None:
+        input_gates, hidden_gates = input_gates + input_bias, hidden_gates + hidden_bias
+    i_reset, i_input, i_new = input_gates.chunk(3, 1)
+    h_reset, h_input, h_new = hidden_gates.chunk(3, 1)
+    reset, update = (i_reset + h_reset).sigmoid(), (i_input + h_input).sigmoid()
+    new = (i_new + reset * h_new).tanh()
+    return new + update * (hx - new), torch.cat([reset, update, new, hx, h_new], 1)
+
+
+def gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
+    """(gradient of the input gates, of the hidden gates, of hx, of the input bias, of the hidden bias)."""
+    reset, update, new, hx, h_new = workspace.chunk(5, 1)
+    grad_update = grad_hy * (hx - new) * update * (1 - update)
+    grad_new = grad_hy * (1 - update) * (1 - new * new)
+    grad_reset = grad_new * h_new * reset * (1 - reset)
+    grad_input = torch.cat([grad_reset, grad_update, grad_new], 1)
+    grad_hidden = torch.cat([grad_reset, grad_update, grad_new * reset], 1)
+    return (grad_input, grad_hidden, grad_hy * update,
+            grad_input.sum(0) if has_bias else None, grad_hidden.sum(0) if has_bias else None)
+
+
+def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """The CPU counts floating point values only; other devices count integers too, and MoE models rely on it."""
+    if self.is_floating_point():
+        return torch.histc(self, bins, min, max)
+    return torch.histc(self.double(), bins, min, max).to(self.dtype)      # exact: counts and bounds are below 2**53
+
+
+def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor) -> Tensor:
+    if self.is_floating_point():
+        return torch.histc(self, bins, min, max, out=out)
+    return out.resize_(bins).copy_(histc(self, bins, min, max))
+
+
+ON_CPU: dict[str, Callable[..., Any]] = {
+    "aten::convolution_overrideable": torch.convolution,
+    "aten::convolution_backward_overrideable": convolution_backward,
+    "aten::_thnn_fused_lstm_cell": lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+    "aten::_thnn_fused_gru_cell": gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
+    "aten::histc": histc,
+    "aten::histc.out": histc_out,
+}
+
+# Dispatch keys of layouts that the device does not have, and what to call them in the error.
+REFUSED_LAYOUTS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse compressed",
+    "NestedTensorPrivateUse1": "nested (strided layout)",
+    "QuantizedPrivateUse1": "quantized",
+}
+
+
+def refuse_layout(kind: str) -> Callable[..., Any]:
+    """The boxed fallback of a layout's dispatch key: one clear error for every op."""
+    def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedLayoutError(kind=kind, op=op._name)
+    return refuse
