@@ -121,6 +121,20 @@ def _locate(t: NkiTensor) -> tuple[np.ndarray | None, np.ndarray | None, np.ndar
     return None, addresses, None if inside.all() else inside
 
 
+def addresses(t: NkiTensor) -> tuple[np.ndarray, np.ndarray | None]:
+    """(byte address of each element, validity or None), shaped like `t`."""
+    part = t.dynamic[0]
+    if part.kind == "scalar":
+        value = int(dynamic_index(t).reshape(-1)[0])
+        out = np.full(t.shape, t.byte_offset + value * part.byte_stride, np.int64)
+        for d, (n, stride) in enumerate(zip(t.shape, t.byte_strides)):
+            out += (np.arange(n) * stride).reshape([-1 if i == d else 1 for i in range(len(t.shape))])
+        return out, None if 0 <= value < part.size else np.zeros(t.shape, bool)
+    _, found, valid = _locate(t)
+    assert found is not None
+    return found, valid
+
+
 def out_of_bounds(t: NkiTensor) -> NkiOutOfBoundsError:
     part = t.dynamic[0]
     index = dynamic_index(t).reshape(-1)

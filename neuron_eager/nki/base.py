@@ -25,7 +25,7 @@ class BaseMachine:
 
     def __init__(self, name: str, target: str = "", core: int = 0, cores: int = 1, grid: bool = False) -> None:
         self.name = name
-        self.limits = limits.limits_of(target) if target else limits.current()
+        self.limits = limits.for_target(target or limits.current_target())
         self.target = self.limits.target
         self.checks = config.checks
         self.core, self.cores, self.grid = core, cores, grid

@@ -45,15 +45,19 @@ class Loc:
         return hash((self.file, self.line))
 
 
+def is_internal(filename: str) -> bool:
+    """Whether a file is part of the NKI implementation."""
+    inside = _inside[filename] = filename.startswith(_PACKAGE)
+    return inside
+
+
 def caller_frame(depth: int = 1) -> FrameType | None:
     """The innermost frame that is not part of the NKI implementation: the author's code."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         name = frame.f_code.co_filename
         inside = _inside.get(name)
-        if inside is None:
-            inside = _inside[name] = name.startswith(_PACKAGE)
-        if not inside:
+        if not (is_internal(name) if inside is None else inside):
             return frame
         frame = frame.f_back
     return None

@@ -1,6 +1,7 @@
 """The tile program: what one run of a kernel on symbolic tensors records."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,7 @@ class Program:
     returns_tuple: bool = False
     constants: dict[int, Any] = field(default_factory=dict)     # storage id -> NumPy data of nl.shared_constant
     target: str = ""
+    lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def not_liftable(self, why: str) -> None:
         if self.liftable:

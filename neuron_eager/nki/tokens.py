@@ -11,8 +11,6 @@ class Op:
     Calling it runs the tile function of the same name, where the language has one.
     """
 
-    __slots__ = ("name", "function", "__doc__")
-
     def __init__(self, name: str, doc: str) -> None:
         self.name = name
         self.function: Callable[..., Any] | None = None

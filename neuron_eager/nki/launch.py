@@ -1,0 +1,184 @@
+"""Calling a kernel with real arrays: which executor runs it, and how arguments and results cross over."""
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import config
+from ..errors import NkiTypeError
+from . import machine, memcheck, memory
+from .buffers import private_hbm, shared_hbm
+from .dtypes import DType, as_dtype
+from .interpreter import Interpreter, check_output
+from .jit import Kernel, checked_outputs, run
+from .program import TensorSpec
+from .tensor import NkiTensor, Storage
+
+
+class Array:
+    """One array argument: a NumPy array or a torch tensor, as address, shape, byte strides and dtype."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+        if isinstance(value, np.ndarray):
+            self.dtype = as_dtype(value.dtype)
+            self.shape, self.byte_strides = value.shape, value.strides
+            self.address = value.ctypes.data
+            self.device: Any = None
+        else:
+            self.dtype = as_dtype(value.dtype)
+            if value.is_conj() or value.is_neg() or value.layout is not sys.modules["torch"].strided:
+                raise NkiTypeError(f"argument {name}: a kernel needs a plain strided tensor, not {value.layout} with "
+                                   "lazy conjugation or negation; call .resolve_conj().resolve_neg() or .contiguous()")
+            self.shape = tuple(value.shape)
+            self.byte_strides = tuple(s * self.dtype.itemsize for s in value.stride())
+            self.address = value.data_ptr()
+            self.device = value.device
+
+    @property
+    def spec(self) -> TensorSpec:
+        low, _ = memory.span(self.shape, self.byte_strides, self.dtype.itemsize)
+        return TensorSpec(self.shape, tuple(s // self.dtype.itemsize for s in self.byte_strides), self.dtype, -low)
+
+    @property
+    def pointer(self) -> int:
+        """The lowest address of the tensor: what an executable takes."""
+        return self.address + memory.span(self.shape, self.byte_strides, self.dtype.itemsize)[0]
+
+    def tensor(self, machine: Interpreter, shared: bool) -> NkiTensor:
+        low, end = memory.span(self.shape, self.byte_strides, self.dtype.itemsize)
+        storage = Storage(len(machine.storages), self.name, self.shape, self.dtype,
+                          shared_hbm if shared else private_hbm, end - low, 0, None,
+                          memory.bytes_at(self.address + low, end - low))
+        storage.base_strides = self.byte_strides
+        storage.owner = self.value
+        return machine.argument(storage, -low)
+
+
+def is_array(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind != "O"
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def collect(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
+    """Arguments with each array wrapped as an `Array` (lists become tuples), and those in order."""
+    arrays: list[Array] = []
+
+    def wrap(name: str, value: Any) -> Any:
+        if is_array(value):
+            arrays.append(Array(name, value))
+            return arrays[-1]
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return tuple(wrap(f"{name}[{i}]", part) for i, part in enumerate(value))
+        return value
+
+    return {name: wrap(name, value) for name, value in arguments.items()}, arrays
+
+
+def replace(arguments: Any, convert: Any) -> Any:
+    """The same structure with each `Array` converted."""
+    if isinstance(arguments, Array):
+        return convert(arguments)
+    if type(arguments) is tuple:
+        return tuple(replace(part, convert) for part in arguments)
+    return arguments
+
+
+def launch(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a kernel on arrays. Results are of the kind that came in; a returned argument is that argument itself."""
+    arguments, arrays = collect(kernel.bind(args, kwargs))
+    _check_devices(kernel, arrays)
+    if runs_in_interpreter(kernel):
+        return interpret(kernel, arguments, arrays)
+    from ..executors import run_kernel  # type: ignore[attr-defined]
+    return run_kernel(kernel, arguments, arrays)
+
+
+def runs_in_interpreter(kernel: Kernel) -> bool:
+    """Whether a launch executes step by step: asked for, needed, or because nothing else is there."""
+    if kernel.simulated or kernel.lnc != 1 or config.executor == "interpreter" or \
+            os.environ.get("NKI_SIMULATOR", "0") not in ("", "0"):
+        return True
+    from .. import executors
+    return not hasattr(executors, "run_kernel")
+
+
+def _check_devices(kernel: Kernel, arrays: Sequence[Array]) -> None:
+    devices = {str(a.device or "numpy") for a in arrays}
+    if len(devices) > 1:
+        raise NkiTypeError(f"kernel {kernel.name} got arrays on {', '.join(sorted(devices))}; all must be NumPy arrays "
+                           "or tensors of one device", kernel.loc)
+    for a in arrays:
+        if a.device is not None and a.device.type == "meta":
+            raise NkiTypeError(f"kernel {kernel.name}: argument {a.name} is a meta tensor without data", kernel.loc)
+
+
+def interpret(kernel: Kernel, arguments: Mapping[str, Any], arrays: Sequence[Array]) -> Any:
+    """Run in the interpreter; on two cores when the kernel asks for them."""
+    if kernel.lnc == 2:
+        from .cores import run_on_cores
+        result, core = run_on_cores(kernel, arguments)
+    else:
+        core = Interpreter(kernel.name, grid=kernel.grid)
+        result = run_core(kernel, core, arguments)
+    outputs = checked_outputs(kernel, result)
+    for t in outputs:
+        check_output(t)
+    results = [_leave(t, arrays) for t in outputs]
+    if result is None:
+        return None
+    return tuple(results) if isinstance(result, (tuple, list)) else results[0]
+
+
+def run_core(kernel: Kernel, core: Interpreter, arguments: Mapping[str, Any]) -> Any:
+    """The kernel's function on one core, with the account of its memory checked at the end."""
+    tensors = {name: replace(value, lambda a: a.tensor(core, True)) for name, value in arguments.items()}
+    with machine.use(core):
+        try:
+            result = run(kernel, tensors)
+        except Exception as error:
+            error.add_note(f"in kernel {kernel.name}({describe(arguments)}) on {core.target}")
+            raise
+        memcheck.check_storages(core.storages, core.limits, kernel.name)
+    return result
+
+
+def describe(arguments: Mapping[str, Any]) -> str:
+    """Arguments with shapes and dtypes, for messages."""
+    def text(value: Any) -> str:
+        if isinstance(value, Array):
+            return f"{value.dtype}{list(value.shape)}"
+        if type(value) is tuple:
+            return "(" + ", ".join(text(v) for v in value) + ")"
+        shown = repr(value)
+        return shown if len(shown) < 60 else shown[:57] + "..."
+    return ", ".join(f"{name}={text(value)}" for name, value in arguments.items())
+
+
+def _leave(t: NkiTensor, arrays: Sequence[Array]) -> Any:
+    """A returned tensor as what the caller gets: the argument itself, or a new array of the callers' kind."""
+    for a in arrays:
+        if t.storage.owner is a.value and t.shape == a.shape and t.byte_strides == a.byte_strides:
+            return a.value
+    from . import access
+    values = np.ascontiguousarray(access.read(t))
+    return to_device(values, t.dtype, arrays[0].device if arrays else None)
+
+
+def to_device(values: np.ndarray, dtype: DType, device: Any) -> Any:
+    """A fresh NumPy array (device None) or torch tensor with these values."""
+    if device is None:
+        return values
+    import torch
+    kind = getattr(torch, "float32" if dtype == "tfloat32" else str(dtype), None)
+    if kind is None:
+        raise NkiTypeError(f"torch has no dtype for a result of {dtype}; return it as .view(nl.uint8)")
+    out = torch.empty(values.shape, dtype=kind, device=device)
+    memory.bytes_at(out.data_ptr(), values.nbytes)[:] = values.reshape(-1).view(np.uint8)
+    return out
