@@ -1,0 +1,155 @@
+"""What people ask of a cache: its state, why it missed, a check, a purge, bundles."""
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from ..errors import BundleError
+from . import bundle as bundles
+from . import place
+from .bundle import Bundle, BundleSummary
+from .entry import Entry, Unusable, decode
+from .key import nearest
+from .lock import remove_stale
+from .report import CacheInfo, CompileRecord, CompileReport
+from .store import Cache
+
+_CANDIDATES = 2000      # the newest entries on disk that a miss is compared with
+
+
+def cache_info(cache: Cache) -> CacheInfo:
+    """The state of the cache; opens the disk level."""
+    entries, size = cache.attempt(lambda db: db.usage(), (0, 0))
+    database = cache.disk()
+    limit = database.limit if database is not None else 0
+    return CacheInfo(
+        **dataclasses.asdict(cache.counts), memory_entries=len(cache.memory), memory_bytes=cache.memory.bytes,
+        entries=entries, bytes=size, limit=limit, place=str(cache.root), state=cache.state,
+        bundle=cache.bundle_name(), errors=dict(cache.faults.counts))
+
+
+def compile_report(cache: Cache) -> CompileReport:
+    """The compiles of this process, each with the parts of its key in which the nearest older entry differs.
+
+    The keys are read back from memory and disk when the report is asked for; an entry that has gone from both is
+    reported without them.
+    """
+    records = list(cache.log.records)
+    known = {e.key.digest: e for e in _stored(cache, _CANDIDATES)} if records else {}
+    known.update((e.key.digest, e) for e in cache.memory.entries())
+    explained = [_explain(r, known) for r in records]
+    return CompileReport(explained, dropped=cache.log.total - len(records))
+
+
+def _explain(record: CompileRecord, known: dict[str, Entry]) -> CompileRecord:
+    own = known.get(record.digest)
+    if own is None or record.reason != "no entry":
+        return record
+    older = [e for e in known.values() if e.created < record.created and e.key.kind == record.kind]
+    older.sort(key=lambda e: (e.op != record.op, -e.created))      # on a tie: the same op, then the latest
+    found = nearest(own.key, (e.key for e in older))
+    if found is None:
+        return dataclasses.replace(record, reason=f"no entry; the first of kind {record.kind!r}")
+    stored, differs = found
+    return dataclasses.replace(record, nearest=known[stored.digest].op, differs=differs)
+
+
+def _digests(cache: Cache, newest: int | None = None) -> list[str]:
+    none: list[str] = []
+    return cache.attempt(lambda db: db.digests(newest), none)
+
+
+def _data(cache: Cache, digest: str) -> bytes | None:
+    return cache.attempt(lambda db: db.get(digest), None)
+
+
+def _delete(cache: Cache, digest: str) -> None:
+    cache.attempt(lambda db: db.delete(digest), None)
+
+
+def _stored(cache: Cache, newest: int | None = None) -> list[Entry]:
+    """The usable entries on disk, the newest first."""
+    entries = []
+    for digest in _digests(cache, newest):
+        data = _data(cache, digest)
+        if data is not None:
+            try:
+                entries.append(decode(data, digest))
+            except Unusable:
+                continue
+    return entries
+
+
+def check(cache: Cache) -> list[str]:
+    """Verify every entry, remove what is unusable, and return what was found; an empty list is a healthy cache."""
+    none: list[str] = []
+    found = cache.attempt(lambda db: db.sweep(), none)
+    database = cache.disk()
+    if database is None:
+        return [cache.state] if cache.state.startswith("memory only") else []
+    for digest in _digests(cache):
+        data = _data(cache, digest)
+        if data is None:
+            continue
+        try:
+            decode(data, digest)
+        except Unusable as error:
+            _delete(cache, digest)
+            found.append(f"entry {digest[:12]}…: {error} (removed)")
+    stale = remove_stale(place.locks(database.root))
+    if stale:
+        found.append(f"{stale} lock files of processes that died (removed)")
+    found += [f"{p.name}: a damaged database that was moved aside; purge removes it" for p in _aside(database.root)]
+    return found
+
+
+def purge(cache: Cache, op: str | None = None, kind: str | None = None) -> int:
+    """Remove the entries of an op and kind, of all if neither is given, from memory and disk; returns how many."""
+    cache.forget()
+    if kind is None:
+        removed = cache.attempt(lambda db: db.clear(op), 0)
+    else:
+        doomed = [e.key.digest for e in _stored(cache) if e.key.kind == kind and op in (None, e.op)]
+        for digest in doomed:
+            _delete(cache, digest)
+        removed = len(doomed)
+    database = cache.disk()
+    if database is not None and op is None and kind is None:
+        for folder in _aside(database.root):
+            shutil.rmtree(folder, ignore_errors=True)
+    return removed
+
+
+def _aside(root: Path) -> list[Path]:
+    return sorted(root.glob("v*.corrupt-*"))
+
+
+def export_bundle(cache: Cache, path: str | Path, kinds: Collection[str] | None = None,
+                  ops: Collection[str] | None = None) -> BundleSummary:
+    """Write the entries on disk and in memory, of the given kinds and ops if given, to one file."""
+    entries = {e.key.digest: e for e in [*_stored(cache), *cache.memory.entries()]
+               if (kinds is None or e.key.kind in kinds) and (ops is None or e.op in ops)}
+    return bundles.write(Path(path), entries.values())
+
+
+def import_bundle(cache: Cache, path: str | Path) -> BundleSummary:
+    """Verify a bundle as a whole, then store what is not there yet. If it raises `BundleError`, nothing was stored."""
+    with Bundle(Path(path)) as bundle:
+        for digest in bundle.digests():
+            bundle.entry(digest)
+        database = cache.disk()
+        if database is None or not database.create:
+            raise BundleError(path=path, detail=f"has no place to go: the cache is {cache.state}")
+        present = set(_digests(cache))
+        kinds: dict[str, int] = {}
+        size = skipped = 0
+        for digest in bundle.digests():
+            entry = bundle.entry(digest)
+            if entry is None or digest in present:
+                skipped += 1
+            elif cache.store(entry):
+                size += len(entry.body)
+                kinds[entry.key.kind] = kinds.get(entry.key.kind, 0) + 1
+    return BundleSummary(str(path), sum(kinds.values()), size, skipped, kinds)
