@@ -26,7 +26,6 @@ def initialize() -> None:
     from . import (
         accelerator,
         api,
-        autocast,
         pinning,
         plumbing,
         printing,
@@ -42,12 +41,11 @@ def initialize() -> None:
     sys.modules["torch.neuron.memory"] = usage
     selftest.check_memory()
 
-    library, fallbacks = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-    _libraries.extend((library, fallbacks))
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
     views.register(library)
     plumbing.register(library)
     pinning.register(library)
-    autocast.register(library, fallbacks)
 
     storage.patch_untyped_storage()
     tensor_methods.patch_data()

@@ -1,12 +1,11 @@
 """`torch.neuron`: the device module, with the names that TorchNeuron's has."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from . import devices
+from . import autocast, devices
 from . import usage as memory
 from .random import (
     default_generators,
@@ -48,12 +47,14 @@ __all__ = [
 
 # ---- devices
 
-@dataclass(frozen=True)
 class DeviceProperties:
-    """`name`; `total_memory` in bytes."""
+    """What a device is: `name`; `total_memory`, in bytes."""
 
-    name: str
-    total_memory: int
+    def __init__(self, name: str, total_memory: int):
+        self.name, self.total_memory = name, total_memory
+
+    def __repr__(self) -> str:
+        return f"DeviceProperties(name={self.name!r}, total_memory={self.total_memory})"
 
 
 def is_available() -> bool:
@@ -148,6 +149,7 @@ _QUANTIZED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.qui
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes `torch.autocast("neuron", dtype=...)` takes."""
+    autocast.register()
     return [torch.float32, torch.float16, torch.bfloat16]
 
 

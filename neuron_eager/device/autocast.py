@@ -6,8 +6,8 @@ AT_FORALL_PROMOTE. Every other op runs in the dtypes it gets. Casts are not cach
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -129,31 +129,31 @@ def _banned(*args: Any, **kwargs: Any) -> Any:
         "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which are safe, or disable autocast there")
 
 
-def _kernels() -> dict[str, Callable[[], Kernel]]:
-    """How to make the kernel that autocast puts before each listed op."""
-    makers: dict[str, Callable[[], Kernel]] = {"binary_cross_entropy": lambda: _banned}
+def rules() -> dict[str, Kernel]:
+    """The kernel that autocast puts before each listed op."""
+    table: dict[str, Kernel] = {"binary_cross_entropy": _banned}
     for names, dtype_of in ((LOWER_PRECISION, _lower_precision), (FLOAT32, _float32), (WIDEST, _widest)):
-        makers |= {n: partial(lambda n, dtype_of: _with_inputs_in(overload(n), dtype_of), n, dtype_of) for n in names}
-    makers |= {n: partial(lambda n: _with_result_in_float32(overload(n)), n) for n in FLOAT32_RESULT}
-    makers |= {n: partial(lambda n, full: _with_float32_appended(overload(n), overload(full)), n, full)
-               for n, full in FLOAT32_APPENDED.items()}
-    return makers
+        table |= {name: _with_inputs_in(overload(name), dtype_of) for name in names}
+    table |= {name: _with_result_in_float32(overload(name)) for name in FLOAT32_RESULT}
+    table |= {name: _with_float32_appended(overload(name), overload(full)) for name, full in FLOAT32_APPENDED.items()}
+    return table
 
 
-def _when_called(make: Callable[[], Kernel]) -> Kernel:
-    """A kernel that is made at its first call: most programs never use autocast, and making all takes 2 ms."""
-    kernel: Kernel | None = None
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal kernel
-        if kernel is None:
-            kernel = make()
-        return kernel(*args, **kwargs)
-    return run
+_libraries: list[torch.library.Library] = []      # registrations last as long as their Library object
+_lock = threading.Lock()
 
 
-def register(library: torch.library.Library, fallbacks: torch.library.Library) -> None:
-    """Put the rules before the listed ops; every other op passes through."""
-    for name, make in _kernels().items():
-        library.impl(name, _when_called(make), "AutocastPrivateUse1")
-    fallbacks.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+def register() -> None:
+    """Put the rules before the listed ops and let every other op pass through. Later calls do nothing.
+
+    Not at import, because it takes 7 ms: PyTorch visits every op. Before it an op under autocast would raise;
+    `torch.autocast` asks `torch.neuron.get_amp_supported_dtype` first, and that calls this.
+    """
+    with _lock:
+        if _libraries:
+            return
+        aten, rest = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+        _libraries.extend((aten, rest))
+        for name, kernel in rules().items():
+            aten.impl(name, kernel, "AutocastPrivateUse1")
+        rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")

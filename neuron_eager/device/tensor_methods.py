@@ -10,8 +10,8 @@ from . import devices, memory
 
 
 def patch_data() -> None:
-    """Explain why `cpu_tensor.data = neuron_tensor` fails: PyTorch changes a tensor's device in place only for the devices
-    it was built with."""
+    """Explain why `cpu_tensor.data = neuron_tensor` fails: PyTorch changes a tensor's device in place only between the
+    devices it was built with."""
     plain = torch._C.TensorBase.data
 
     def assign(self: torch.Tensor, value: Any) -> None:
