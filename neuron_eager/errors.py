@@ -151,7 +151,7 @@ class Unavailable(NeuronEagerError):
 
 
 class ObjectFileError(NeuronEagerError, ValueError):
-    template = "the compiled object can not be loaded: {detail}. Purge the cache (neuron-eager cache purge) and run again"
+    template = "the compiled object can not be loaded: {detail}. Purge the cache of compiled kernels and run again"
 
 
 class WordLanguageError(NeuronEagerError, ValueError):
