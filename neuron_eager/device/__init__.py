@@ -26,6 +26,7 @@ def initialize() -> None:
     from . import (
         accelerator,
         api,
+        kernels,
         pinning,
         plumbing,
         printing,
@@ -41,7 +42,7 @@ def initialize() -> None:
     sys.modules["torch.neuron.memory"] = usage
     selftest.check_memory()
 
-    library = torch.library.Library("aten", "IMPL")
+    library = kernels.KernelLibrary("aten", "IMPL")
     _libraries.append(library)
     views.register(library)
     plumbing.register(library)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .devices import NAME
+from .kernels import KernelLibrary
 from .views import overload
 
 LOWER_PRECISION = (
@@ -152,7 +153,7 @@ def register() -> None:
     with _lock:
         if _libraries:
             return
-        aten, rest = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+        aten, rest = KernelLibrary("aten", "IMPL"), torch.library.Library("_", "IMPL")
         _libraries.extend((aten, rest))
         for name, kernel in rules().items():
             aten.impl(name, kernel, "AutocastPrivateUse1")

@@ -10,6 +10,7 @@ from ..config import config
 from ..errors import InvalidDeviceError
 
 NAME = "neuron"
+PRIVATE_USE_1 = 20      # c10::DeviceType::PrivateUse1
 
 _count = config.device_count     # a device can not appear or vanish while tensors live: read once
 

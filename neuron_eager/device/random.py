@@ -1,8 +1,8 @@
 """Random numbers: one generator per device, apart from the CPU's, and `torch.Generator(device="neuron")`.
 
 A neuron generator is a CPU generator (the Mersenne twister, so the same numbers as CPU from the same seed) that knows
-its device. PyTorch's C++ `Generator` can be made for the devices it was built with only, and the class can not be
-changed; `torch.Generator` is therefore replaced by a subclass of it. Objects of either class are instances of both.
+its device. PyTorch's C++ `Generator` can be made for the devices it was built with only, and its class can not be
+changed; so the name `torch.Generator` makes neuron's for neuron and PyTorch's own otherwise. Both are instances of it.
 """
 from __future__ import annotations
 
@@ -11,58 +11,42 @@ from typing import Any
 import torch
 
 from . import devices
-
-_Base = torch._C.Generator
-
-
-class _Meta(type(_Base)):     # type: ignore[misc]
-    def __instancecheck__(cls, obj: object) -> bool:
-        # default generators are made in C++ and are plain base objects
-        return isinstance(obj, _Base)
+from .names import stand_in
 
 
-class Generator(_Base, metaclass=_Meta):
-    __doc__ = _Base.__doc__
+class Generator(torch._C.Generator):
+    """A generator of random numbers on a neuron device.
 
-    def __new__(cls, device: Any = "cpu") -> Generator:
-        device = torch.device(device) if not isinstance(device, torch.device) else device
-        if device.type != devices.NAME:
-            return super().__new__(cls, device)
-        return cls.on(devices.index_of(device))
+    Args:
+        device: which neuron device; the current one by default.
+    """
 
-    def __init__(self, device: Any = "cpu"):
-        pass
+    _index: int
 
-    _index: int | None = None       # of the neuron device; None: a generator of another device
-
-    @classmethod
-    def on(cls, index: int) -> Generator:
-        """A generator of neuron device `index`."""
-        self = _Base.__new__(cls, "cpu")
-        self._index = index
+    def __new__(cls, device: Any = None) -> Generator:
+        self = super().__new__(cls, "cpu")
+        self._index = devices.index_of(device)
         return self
+
+    def __init__(self, device: Any = None):
+        pass
 
     @property
     def device(self) -> torch.device:
-        return _Base.device.__get__(self) if self._index is None else torch.device(devices.NAME, self._index)
-
-    def clone_state(self) -> Generator:
-        return self.graphsafe_get_state()
+        return torch.device(devices.NAME, self._index)
 
     def __reduce__(self) -> Any:
-        return _restore, (str(self.device), self.initial_seed(), self.get_state())
+        return _restore, (self._index, self.initial_seed(), self.get_state())
 
 
-def _restore(device: str, seed: int, state: torch.Tensor) -> Generator:
-    generator = Generator(device)
+def _restore(index: int, seed: int, state: torch.Tensor) -> Generator:
+    generator = Generator(index)
     generator.manual_seed(seed)
     generator.set_state(state)
     return generator
 
 
-Generator.__module__, Generator.__qualname__ = "torch", "Generator"
-
-default_generators = tuple(Generator.on(i) for i in range(devices.count()))
+default_generators = tuple(Generator(i) for i in range(devices.count()))
 
 
 def default_generator(index: int) -> Generator:
@@ -117,4 +101,4 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 
 
 def patch_generator() -> None:
-    torch.Generator = Generator     # type: ignore[misc]
+    torch.Generator = stand_in("Generator", torch._C.Generator, Generator, default="cpu")    # type: ignore[misc]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from . import devices
+from .names import stand_in
 
 
 class Stream(torch._C.Stream):
@@ -27,7 +28,8 @@ class Stream(torch._C.Stream):
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if "stream_id" not in kwargs:
-            kwargs = {"stream_id": next(_ids), "device_index": devices.index_of(device), "device_type": _PRIVATE_USE_1}
+            index = devices.index_of(device)
+            kwargs = {"stream_id": next(_ids), "device_index": index, "device_type": devices.PRIVATE_USE_1}
         return super().__new__(cls, priority=priority, **kwargs)
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
@@ -70,7 +72,6 @@ class Stream(torch._C.Stream):
         return f"<torch.neuron.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
 
-_PRIVATE_USE_1 = 20     # c10::DeviceType::PrivateUse1
 _ids = itertools.count(1)       # 0 is the default stream
 
 
@@ -147,7 +148,7 @@ def default_stream(device: Any = None) -> Stream:
     """The stream that a device starts with."""
     index = devices.index_of(device)
     if index not in _default:
-        _default[index] = Stream(stream_id=0, device_index=index, device_type=_PRIVATE_USE_1)
+        _default[index] = Stream(stream_id=0, device_index=index, device_type=devices.PRIVATE_USE_1)
     return _default[index]
 
 
@@ -180,36 +181,7 @@ class StreamContext:
             self.stream.__exit__(*error)
 
 
-class _Meta(type):
-    """Behind the names `torch.Stream` and `torch.Event`: makes neuron's for neuron, PyTorch's own for other devices."""
-
-    base: type
-    ours: type
-
-    def __instancecheck__(cls, obj: object) -> bool:
-        return isinstance(obj, cls.base)
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, cls.base)
-
-    def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
-        index_type = kwargs.get("device_type", _PRIVATE_USE_1)
-        ours = torch.device(device).type == devices.NAME if isinstance(device, (str, torch.device)) else (
-            index_type == _PRIVATE_USE_1)
-        return (cls.ours if ours else cls.base)(device, *args, **kwargs)
-
-
-class _AnyStream(metaclass=_Meta):
-    base, ours = torch._C.Stream, Stream
-
-
-class _AnyEvent(metaclass=_Meta):
-    base, ours = torch._C.Event, Event
-
-
 def patch_names() -> None:
     """Put the classes of this module behind `torch.Stream` and `torch.Event`, which ask for a C++ runtime otherwise."""
-    for name, stand_in in (("Stream", _AnyStream), ("Event", _AnyEvent)):
-        stand_in.__module__, stand_in.__qualname__, stand_in.__name__ = "torch", name, name
-        stand_in.__doc__ = getattr(torch, name).__doc__
-        setattr(torch, name, stand_in)
+    torch.Stream = stand_in("Stream", torch._C.Stream, Stream, default=devices.NAME)     # type: ignore[misc]
+    torch.Event = stand_in("Event", torch._C.Event, Event, default=devices.NAME)         # type: ignore[misc]

@@ -9,6 +9,7 @@ import torch
 
 from .. import logs
 from ..config import config
+from ..device.kernels import untraced
 from . import call, special
 from .schema import OpOverload, by_name
 
@@ -27,7 +28,7 @@ def library(namespace: str) -> Any:
 def install(name: str, function: Callable[..., Any]) -> None:
     """Make `function` what PyTorch calls for the op on neuron tensors."""
     namespace, _, rest = name.partition("::")
-    library(namespace).impl(rest, _KEY, function, False)
+    library(namespace).impl(rest, _KEY, untraced(function), False)
 
 
 def register() -> None:
@@ -38,7 +39,7 @@ def register() -> None:
     for name in {*torch._C._dispatch_get_registrations_for_dispatch_key("CPU"), *special.ON_CPU}:
         if name.startswith("aten::") and name not in taken:
             install(name, _first_call(name))
-    library("_").fallback(_KEY, _boxed, False)
+    library("_").fallback(_KEY, untraced(_boxed), False)
     for key, kind in special.REFUSED_LAYOUTS.items():
         library("_").fallback(key, special.refuse_layout(kind), False)
     _use_up_override_warning()
