@@ -10,6 +10,7 @@ from . import limits, psum
 from .buffers import MemoryRegion
 from .buffers import psum as PSUM
 from .dtypes import DType
+from .isa.constants import engine
 from .location import here
 from .program import Instr
 from .registers import VirtualRegister
@@ -95,8 +96,9 @@ class BaseMachine:
             raise NkiShapeError(f"{instr.op}: dst {dst.describe()} overlaps what earlier matmuls wrote in {len(boxes)} "
                                 "pieces; pass accumulate=True or False", instr.loc)
         for box in boxes:
-            self.issue(Instr("memset", {"dst": dst[box], "value": 0.0, "engine": None, "name": None}, ("dst",), (),
-                             "vector", instr.loc))
+            zero = Instr("memset", {"dst": dst[box], "value": 0.0, "engine": engine.vector, "name": None}, ("dst",), (),
+                         "vector", instr.loc)
+            self.issue(zero)
         instr.args["accumulate"] = True
 
 

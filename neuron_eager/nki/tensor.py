@@ -122,7 +122,7 @@ class NkiTensor:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy `value` (a tensor of as many elements, or a number) into the view; on chip or DMA, as it needs."""
-        from .language.assign import assign
+        from .language.move import assign
         assign(self[key], value)
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
