@@ -37,6 +37,9 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 # Start partitions by the number of partitions an operand spans: (most partitions, allowed starts).
 START_PARTITIONS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
+# Operators that the embedded implementation has beside those of the chip, as it has int64 and float64.
+EXTENSION_OPS = frozenset({"divide", "mod", "fmod", "trunc", "floor", "ceil", "cos", "tan", "negative"})
+
 # Inputs of an activation function outside these bounds give invalid results on the chip.
 ACTIVATION_RANGES = MappingProxyType({
     "log": (2.0 ** -64, 2.0 ** 64),

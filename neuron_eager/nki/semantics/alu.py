@@ -24,6 +24,7 @@ class Alu:
     arity: int = 2
     bits: bool = False
     truth: bool = False            # NumPy answers with bools
+    integral: bool = True          # may run on integers exactly
     reduce: Callable[..., Any] | None = None
     identity: float = 0.0
 
@@ -79,7 +80,10 @@ _ALL = (
     Alu("minimum", np.minimum, reduce=_reduction(np.minimum), identity=_INF),
     Alu("abs_max", _larger_magnitude, reduce=_fold(_larger_magnitude)),
     Alu("abs_min", _smaller_magnitude, reduce=_fold(_smaller_magnitude), identity=_INF),
-    Alu("power", np.power),
+    Alu("power", np.power, integral=False),
+    Alu("divide", np.divide, integral=False),
+    Alu("fmod", np.fmod),
+    Alu("mod", np.mod),
     Alu("equal", np.equal, truth=True),
     Alu("not_equal", np.not_equal, truth=True),
     Alu("greater", np.greater, truth=True),
@@ -98,8 +102,8 @@ _ALL = (
     Alu("abs", np.abs, arity=1),
     Alu("square", np.square, arity=1),
     Alu("relu", lambda x: np.maximum(x, x.dtype.type(0)), arity=1),
-    Alu("rsqrt", _rsqrt, arity=1),
-    Alu("reciprocal", np.reciprocal, arity=1),
+    Alu("rsqrt", _rsqrt, arity=1, integral=False),
+    Alu("reciprocal", np.reciprocal, arity=1, integral=False),
     Alu("bypass", lambda x: x, arity=1),
 )
 ALU: dict[str, Alu] = {op.name: op for op in _ALL}

@@ -36,9 +36,9 @@ def tensor_tensor(a: Args, state: State) -> None:
     dst, x, y, op = a["dst"], a["data1"], a["data2"], ALU[a["op"].name]
     if op.bits:
         return store_bits(dst, op, rows(x), rows(y))
-    if exact_integers(dst, x, y):
+    if op.integral and exact_integers(dst, x, y):
         return store(dst, op.apply(integers(x, I64), integers(y, I64)))
-    if a["engine"].name == "gpsimd" and _native_integers(dst, x, y):
+    if op.integral and a["engine"].name == "gpsimd" and _native_integers(dst, x, y):
         wide = x.dtype.numpy
         return store(dst, op.apply(rows(x), integers(y, wide)))
     return store(dst, op.apply(f32(x), f32(y)))
@@ -78,18 +78,24 @@ def tensor_scalar(a: Args, state: State) -> None:
     operands = [o for op, o, _ in stages if op.arity == 2]
     if stages[0][0].bits:
         return _bit_stages(dst, rows(data), stages)
-    if exact_integers(dst, data, *operands):
-        return store(dst, _stages(integers(data, I64), stages, lambda o: integers(o, I64)))
-    if address_arithmetic(dst, data, *operands):
-        wide = data.dtype.numpy
-        return store(dst, _stages(rows(data), stages, lambda o: integers(o, wide)))
+    wide = integer_arithmetic(dst, data, stages, operands)
+    if wide is not None:
+        return store(dst, _stages(integers(data, wide), stages, lambda o: integers(o, wide)))
     return store(dst, _stages(f32(data), stages, scalar_f32))
 
 
-def address_arithmetic(dst: NkiTensor, data: NkiTensor, *operands: Any) -> bool:
-    """The integer form of tensor_scalar: 32-bit integer tiles throughout, with at least one of them an operand."""
+def integer_arithmetic(dst: NkiTensor, data: NkiTensor, stages: Any, operands: list[Any]) -> np.dtype[Any] | None:
+    """The dtype in which tensor_scalar is exact, or None where it works in float32.
+
+    int64 by the rule of that extension; 32 bits where tiles are int32 or uint32 and operands are such tiles or ints,
+    which is the form that computes addresses.
+    """
+    if not all(op.integral for op, _, _ in stages) or any(type(o) is float for o in operands):
+        return None
+    if exact_integers(dst, data, *operands):
+        return I64
     tiles = [o for o in operands if type(o) is NkiTensor]
-    return bool(tiles) and _native_integers(dst, data, *tiles)
+    return data.dtype.numpy if _native_integers(dst, data, *tiles) else None
 
 
 def _stages(value: Any, stages: Any, operand: Any) -> Any:
@@ -116,7 +122,8 @@ def _bit_stages(dst: NkiTensor, value: Array, stages: Any) -> None:
 def scalar_tensor_tensor(a: Args, state: State) -> None:
     dst, data, other = a["dst"], a["data"], a["operand1"]
     op0, op1 = ALU[a["op0"].name], ALU[a["op1"].name]
-    if exact_integers(dst, data, a["operand0"], other):
+    integral = op0.integral and op1.integral and type(a["operand0"]) is not float
+    if integral and exact_integers(dst, data, a["operand0"], other):
         value = apply_scalar(op0, integers(data, I64), integers(a["operand0"], I64), a["reverse0"])
         value, second = value.astype(I64), integers(other, I64)
     else:

@@ -120,8 +120,9 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu, "gelu_dx": gelu_dx, "gelu_apprx_tanh": gelu_apprx_tanh,
     "gelu_apprx_sigmoid": gelu_apprx_sigmoid, "gelu_apprx_sigmoid_dx": gelu_apprx_sigmoid_dx,
     "silu": silu, "silu_dx": silu_dx, "softplus": softplus, "mish": mish,
+    # Extensions of this implementation, see limits.EXTENSION_OPS.
+    "trunc": np.trunc, "floor": np.floor, "ceil": np.ceil, "cos": np.cos, "tan": np.tan, "negative": np.negative,
 }
-ACTIVATIONS = frozenset(FUNCTIONS) | {"prelu"}
 
 
 def prelu(x: Array, slope: Array) -> Array:
