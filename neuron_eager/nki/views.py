@@ -423,7 +423,7 @@ def ap(t: NkiTensor, pattern: Sequence[Sequence[int]], offset: int | None, scala
     if not storage.is_contiguous:
         raise _bad(t, f".ap addresses memory as it lies, and argument {storage.name!r} is not contiguous "
                       f"(byte strides {storage.base_strides}); pass a contiguous tensor or use slices")
-    if not pattern or any(len(pair) != 2 for pair in pattern):
+    if not pattern or any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pattern):
         raise _bad(t, f"an access pattern is [[stride, count], ...], not {pattern!r}")
     start = t.byte_offset + (0 if offset is None else _int(t, offset) * item)
     shape = tuple(_int(t, pair[1]) for pair in pattern)
