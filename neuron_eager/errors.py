@@ -187,3 +187,14 @@ class KernelSignatureError(NeuronEagerError, TypeError):
 
 class UnknownOpError(NeuronEagerError, LookupError):
     template = "{op!r} names no op{nearest}. Names are like aten::mm, aten.mm, aten.add.Tensor, torch.ops.aten.mm.default"
+
+
+# ---- lowering
+
+class NativeUnsupported(NeuronEagerError):
+    """A program that the native code generator has no form for. The interpreter runs it, with the same results."""
+
+    template = "{where}kernel {kernel} has no native form: {reason}"
+
+    def __init__(self, kernel: str, reason: str, where: object = None):
+        super().__init__(kernel=kernel, reason=reason, where="" if where is None else f"{where}: ")
