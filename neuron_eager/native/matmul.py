@@ -25,7 +25,7 @@ from .build import Build, function, new_module
 from .irtypes import BF16, F32, I32, I64, PTR, Value, const, declare, element, k64
 from .target import Target
 
-DEPTH = 256
+DEPTH = 512            # steps of k: the panel, 128 KiB with AVX-512, stays in the second-level cache
 EDGE = 16              # panels are packed in tiles of up to 16 steps: the last may run over DEPTH
 
 
@@ -38,16 +38,16 @@ class Matrix(NamedTuple):
     dtype: str
 
 
-def block(target: Target) -> tuple[int, int]:
-    """(rows, vectors) of the register block."""
-    return (4, 4) if target.avx512 else (6, 2)
+def blocks(target: Target) -> tuple[tuple[int, int], ...]:
+    """(rows, vectors) of the register blocks: of a whole panel first, then for panels with fewer columns left."""
+    return ((4, 4), (8, 2), (8, 1)) if target.avx512 else ((6, 2), (8, 1))
 
 
 def scratch_bytes(target: Target, a_dtype: str, b_dtype: str, m: int, k: int) -> int:
     """Scratch that a product of at most m rows and depth k needs, in bytes."""
-    width = block(target)[1] * target.lanes
+    width = blocks(target)[0][1] * target.lanes
     panel = 4 * width * (DEPTH + EDGE)
-    rows = 0 if _plain(a_dtype) == "float32" else 4 * (m + EDGE) * (DEPTH + EDGE)
+    rows = 0 if _plain(a_dtype) == "float32" else 4 * (m + EDGE) * (min(k, DEPTH) + EDGE)
     return -(-max(panel + rows, gemv.scratch_bytes(k)) // 64) * 64
 
 
@@ -97,12 +97,16 @@ def _parse(name: str) -> tuple[str, str, str]:
     return "_".join(parts[:cut]), "_".join(parts[cut:]), layouts
 
 
+Masks = list[Value] | None                                   # of the columns of a panel, one for each vector
+Panel = Callable[[tuple[int, int], Masks], None]
+
+
 class _Product(Build):
     def __init__(self, f: ir.Function, target: Target, left: str, right: str, layout_a: str, layout_b: str) -> None:
         super().__init__(f, target)
         self.left, self.right, self.layout_a, self.layout_b = left, right, layout_a, layout_b
-        self.rows, self.vectors = block(target)
-        self.width = self.vectors * self.W
+        self.blocks = blocks(target)
+        self.width = self.blocks[0][1] * self.W
         self.pitch = 4 * self.width                             # bytes of one step of a packed panel
         self.pairs = left == right == "bfloat16" and target.bf16_dot and layout_a != "x" and layout_b != "x"
         (self.A, self.a_row, self.a_col, self.B, self.b_row, self.b_col, self.C, self.c_row, self.panel, self.M, self.N,
@@ -130,23 +134,34 @@ class _Product(Build):
         keep = b.or_(b.icmp_signed("!=", start, k64(0)), b.icmp_signed("!=", self.accumulate, k64(0)))
 
         def panel(j: Value, _: Sequence[Value]) -> None:
-            self._by_fullness(j, lambda masks: self._pack(start, count, j, masks))
-            self._by_fullness(j, lambda masks: self._row_blocks(a, row, step, count, keep, j, masks))
+            def whole(shape: tuple[int, int], masks: Masks) -> None:
+                self._pack(start, count, j, shape[1], masks)
+                self._row_blocks(shape, a, row, step, count, keep, j, masks)
+            self._by_width(j, whole)
 
         self.loop(0, self.N, self.width, panel)
 
-    def _by_fullness(self, j: Value, body: Callable[[list[Value] | None], None]) -> None:
-        """body(masks of the panel's columns). Without mask registers a full panel gets code of its own (None)."""
-        b = self.b
+    def _by_width(self, j: Value, body: Panel, which: int = 0) -> None:
+        """body(block, masks of its columns) for the narrowest register block that holds the columns left.
 
-        def masks() -> list[Value]:
-            return [self.below(b.add(j, k64(v * self.W)), self.N) for v in range(self.vectors)]
+        Without mask registers a full panel gets code of its own, with None for the masks.
+        """
+        b, left, shape = self.b, self.b.sub(self.N, j), self.blocks[which]
 
-        if self.target.avx512:
-            body(masks())
+        def masked() -> None:
+            body(shape, [self.below(b.add(j, k64(v * self.W)), self.N) for v in range(shape[1])])
+
+        def ragged() -> None:
+            if which + 1 == len(self.blocks):
+                masked()
+                return
+            narrower = b.icmp_signed("<=", left, k64(self.blocks[which + 1][1] * self.W))
+            self.when(narrower, lambda: self._by_width(j, body, which + 1), masked)
+
+        if which == 0 and not self.target.avx512:
+            self.when(b.icmp_signed(">=", left, k64(self.width)), lambda: body(shape, None), ragged)
         else:
-            full = b.icmp_signed("<=", b.add(j, k64(self.width)), self.N)
-            self.when(full, lambda: body(None), lambda: body(masks()))
+            ragged()
 
     # ---- A
 
@@ -164,7 +179,7 @@ class _Product(Build):
             self.loop(0, count, 1, lambda p, _: self._pack_column(self.at(here, (b.mul(p, self.a_col), unit)),
                                                                   self.at(self.packed, (p, pitch))))
             return self.packed, k64(4), pitch
-        pitch = k64(4 * (DEPTH + EDGE))
+        pitch = b.shl(b.add(self.minimum(self.K, DEPTH), k64(EDGE)), k64(2))
 
         def row(i: Value, _: Sequence[Value]) -> None:
             source, to = self.at(here, (i, self.a_row)), self.at(self.packed, (i, pitch))
@@ -197,7 +212,7 @@ class _Product(Build):
 
     # ---- B
 
-    def _pack(self, start: Value, count: Value, j: Value, masks: list[Value] | None) -> None:
+    def _pack(self, start: Value, count: Value, j: Value, vectors: int, masks: Masks) -> None:
         """Steps start .. start + count of columns j .. j + width to the panel, as float32 or as pairs."""
         b, size = self.b, element(self.right).size
         unit = 2 if self.pairs else 1
@@ -205,14 +220,14 @@ class _Product(Build):
 
         def step(p: Value, _: Sequence[Value]) -> None:
             source, to = self.at(origin, self.mul(b.mul(p, self.b_row), unit)), self.at(self.panel, (p, self.pitch))
-            for v in range(self.vectors):
+            for v in range(vectors):
                 q, mask = self.at(source, v * self.W * size), masks[v] if masks else None
                 x = self._interleave(q, self.b_row, mask) if self.pairs else self.vload(q, self.right, mask)
                 self.store_bits(x, self.at(to, 4 * self.W * v))
 
         def scalar(p: Value, _: Sequence[Value]) -> None:
             source, to = self.at(origin, b.mul(p, self.b_row)), self.at(self.panel, (p, self.pitch))
-            self.loop(0, self.minimum(b.sub(self.N, j), self.width), 1, lambda c, _: self.vstore(
+            self.loop(0, self.minimum(b.sub(self.N, j), vectors * self.W), 1, lambda c, _: self.vstore(
                 self.sload(self.at(source, b.mul(c, self.b_col)), self.right), self.at(to, (c, 4)), "float32"))
 
         if self.layout_b == "n":
@@ -221,9 +236,10 @@ class _Product(Build):
             self.loop(0, count, 1, scalar)
         else:
             left = b.sub(b.sub(self.N, j), k64(1))
-            self._ragged(count, lambda p, mask: self._transposed_step(origin, p, mask, left, masks is None))
+            self._ragged(count, lambda p, mask: self._transposed_step(
+                origin, p, mask, vectors, None if masks is None else left))
 
-    def _transposed_step(self, origin: Value, p: Value, mask: Value | None, left: Value, full: bool) -> None:
+    def _transposed_step(self, origin: Value, p: Value, mask: Value | None, vectors: int, last: Value | None) -> None:
         """W steps of all columns of a panel, where B is stored column by column: W x W tiles through registers."""
         b, W = self.b, self.W
         unit = 4 if self.pairs else element(self.right).size
@@ -233,13 +249,13 @@ class _Product(Build):
             columns = []
             for i in range(W):
                 column = b.add(c, k64(i))
-                column = column if full else self.minimum(column, left)       # past the end: the last column again
+                column = column if last is None else self.minimum(column, last)   # past the end: the last column again
                 q = self.at(origin, b.mul(column, self.b_col), (p, unit))
                 columns.append(self.load_bits(q, 4, mask) if self.pairs else self.vload(q, self.right, mask))
             for i, row in enumerate(self.butterfly(columns)):
                 self.store_bits(row, self.at(to, self.pitch * i, (c, 4)))
 
-        self.loop(0, self.width, W, tile)
+        self.loop(0, vectors * W, W, tile)
 
     def _interleave(self, p: Value, next_row: Value, mask: Value | None) -> Value:
         """Pairs (p[i], p[i + one row]) of 16-bit elements, the first in the low half."""
@@ -248,23 +264,29 @@ class _Product(Build):
 
     # ---- the register block
 
-    def _row_blocks(self, a: Value, row: Value, step: Value, count: Value, keep: Value, j: Value,
-                    masks: list[Value] | None) -> None:
-        b = self.b
-        whole = b.mul(b.sdiv(self.M, k64(self.rows)), k64(self.rows))
-        self.loop(0, whole, self.rows, lambda i, _: self._micro(self.rows, i, a, row, step, count, keep, j, masks))
-        rest = b.sub(self.M, whole)
-        for r in range(1, self.rows):
-            self.when(b.icmp_signed("==", rest, k64(r)),
-                      lambda r=r: self._micro(r, whole, a, row, step, count, keep, j, masks))
+    def _row_blocks(self, shape: tuple[int, int], a: Value, row: Value, step: Value, count: Value, keep: Value,
+                    j: Value, masks: Masks) -> None:
+        """All rows of a panel: whole register blocks, then what is left in blocks of 4, 2 and 1."""
+        b, (rows, vectors) = self.b, shape
 
-    def _micro(self, rows: int, i: Value, a: Value, row: Value, step: Value, count: Value, keep: Value, j: Value,
-               masks: list[Value] | None) -> None:
-        """`rows` rows from i on, all columns of the panel at j, `count` steps."""
-        b = self.b
+        def micro(r: int, i: Value) -> None:
+            self._micro((r, vectors), i, a, row, step, count, keep, j, masks)
+
+        whole = b.mul(b.udiv(self.M, k64(rows)), k64(rows))
+        self.loop(0, whole, rows, lambda i, _: micro(rows, i))
+        rest = b.sub(self.M, whole)
+        for r in (4, 2, 1):
+            if r < rows:
+                at = b.add(whole, b.and_(rest, k64(-2 * r)))
+                self.when(b.icmp_signed("!=", b.and_(rest, k64(r)), k64(0)), lambda r=r, at=at: micro(r, at))
+
+    def _micro(self, shape: tuple[int, int], i: Value, a: Value, row: Value, step: Value, count: Value, keep: Value,
+               j: Value, masks: Masks) -> None:
+        """The register block: rows from i on, all columns of the panel at j, `count` steps."""
+        b, (rows, vectors) = self.b, shape
         pa = [self.at(a, b.mul(b.add(i, k64(r)), row)) for r in range(rows)]
         pc = [self.at(self.C, b.mul(b.add(i, k64(r)), self.c_row), (j, 4)) for r in range(rows)]
-        cells = [(r, v) for r in range(rows) for v in range(self.vectors)]
+        cells = [(r, v) for r in range(rows) for v in range(vectors)]
 
         def mask(v: int) -> Value | None:
             return masks[v] if masks else None
@@ -276,11 +298,11 @@ class _Product(Build):
 
         def turn(p: Value, sums: Sequence[Value]) -> list[Value]:
             at = self.at(self.panel, (p, self.pitch))
-            columns = [self._panel_vector(self.at(at, 4 * self.W * v)) for v in range(self.vectors)]
+            columns = [self._panel_vector(self.at(at, 4 * self.W * v)) for v in range(vectors)]
             out = []
             for r in range(rows):
                 x = self._broadcast(self.at(pa[r], b.mul(p, step)))
-                out += [self._multiply_add(x, columns[v], sums[r * self.vectors + v]) for v in range(self.vectors)]
+                out += [self._multiply_add(x, columns[v], sums[r * vectors + v]) for v in range(vectors)]
             return out
 
         sums = self.loop(0, count, 1, turn, sums)
