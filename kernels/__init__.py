@@ -1,0 +1,23 @@
+"""NKI kernels by family, each beside the aten ops it serves.
+
+A family module holds kernels, their rules (which calls they take, and how they see the arguments) and a table ROUTES:
+op name -> rule. An op's in-place and out= forms share its rule.
+"""
+from __future__ import annotations
+
+import importlib
+
+FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index")
+
+# Ops that PyTorch composes of others unless a device registers them itself; served here because one kernel is faster.
+COMPOSITES = ("native_layer_norm", "embedding", "scaled_dot_product_attention")
+
+
+def register() -> None:
+    """Enter every family's kernels into the route table."""
+    from ..dispatch.routes import register_kernel
+    from .rules import forms
+    for family in FAMILIES:
+        for name, rule in importlib.import_module(f".{family}", __name__).ROUTES.items():
+            for op in forms(name):
+                register_kernel(op, rule)

@@ -4,8 +4,11 @@ from __future__ import annotations
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import torch
 
+from ..dispatch.plan import Decline, KernelCall, Out, Reason
 from .matmul import N, _transposed
+from .rules import FLOATS, unsupported
 from .tiling import P, load, pieces, store, tile
 
 LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
@@ -84,3 +87,39 @@ def _apply_mask(s, mask):
         nisa.tensor_copy(dst=s, src=hidden)
     else:
         nisa.tensor_tensor(dst=s, data1=s, data2=mask, op=nl.add)
+
+
+class Attention:
+    """aten::scaled_dot_product_attention without dropout."""
+
+    operands = ()
+
+    def lower(self, call):
+        q, k, v, mask = (call[name] for name in ("query", "key", "value", "attn_mask"))
+        if call.get("dropout_p", 0.0) or call.get("enable_gqa", False):
+            return Decline(Reason.NO_KERNEL, "attention with dropout or grouped queries")
+        declined = unsupported([q, k, v], FLOATS, call.name) or (
+            mask is not None and unsupported([mask], FLOATS | {torch.bool}, call.name))
+        if declined:
+            return declined
+        heads = q.shape[:-2]
+        (s, d), (keys, e) = q.shape[-2:], v.shape[-2:]
+        if q.ndim < 3 or k.shape != (*heads, keys, d) or v.shape[:-2] != heads or q.dtype != k.dtype or \
+                q.dtype != v.dtype or d > P or e > N or keys > 16384:
+            return Decline(Reason.SHAPE, "attention of broadcast heads, mixed dtypes or large heads")
+        # rows of all heads side by side, as PyTorch's fused kernels lay the result out: the next op merges the heads
+        strides = (s * heads[-1] * e, e, heads[-1] * e, 1) if q.ndim == 4 else (s * e, e, 1)
+        if q.ndim > 4:
+            return Decline(Reason.SHAPE, "attention of more than four dimensions")
+        out = Out((*heads, s, e), strides, q.dtype)
+        scale = call.get("scale")
+        inputs = {"q": q, "k": k, "v": v}
+        constants = {"scale": float(d ** -0.5 if scale is None else scale), "causal": bool(call.get("is_causal"))}
+        if mask is None:
+            constants["mask"] = None
+        else:
+            inputs["mask"] = mask.broadcast((*heads, s, keys))
+        return KernelCall(attention, inputs, [out], constants)
+
+
+ROUTES = {"scaled_dot_product_attention": Attention()}

@@ -5,7 +5,10 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .elementwise import f32, truth
+from ..dispatch.plan import KernelCall, Operand, Out
+from .elementwise import elementwise, f32, truth
+from .layout import coalesce
+from .rules import FLOATS, INTEGERS, NUMBERS, number_kind, replace, unsupported
 from .tiling import P, blocks, load, pieces, store, tile
 
 
@@ -77,8 +80,7 @@ def arange(out, start, step):
         begin, by = (load(x.broadcast(0, rows).broadcast(1, columns)) for x in (start, step))
         nisa.tensor_tensor(dst=exact, data1=exact, data2=by, op=nl.multiply)
         nisa.tensor_tensor(dst=result, data1=exact, data2=begin, op=nl.add)
-        flat = out[done:done + rows * columns]
-        store(flat.ap(pattern=[[columns * out.strides[0], rows], [out.strides[0], columns]]), result)
+        store(out[done:done + rows * columns].reshape_dim(0, (rows, columns)), result)
         done += rows * columns
     return out
 
@@ -106,3 +108,66 @@ def transpose(out, x):
             nisa.tensor_copy(dst=s, src=t)
             store(out[r:r + n, c:c + w], s)
     return out
+
+
+# ---- aten ops
+
+class Fill:
+    """fill_ and zero_: `value` is data."""
+
+    operands = ("value",)
+
+    def lower(self, call):
+        target = call["self"]
+        declined = unsupported([target], NUMBERS, call.name)
+        if declined:
+            return declined
+        out = Out(target.shape, target.strides, target.dtype, target)
+        shape, (strides,) = coalesce(out.shape, [out.strides])
+        out = replace(out, seen=(shape or (1,), strides or (1,)))
+        return KernelCall(fill, {"value": Operand(call.get("value", 0), number_kind(target.dtype))}, [out])
+
+
+class Arange:
+    """arange into `out`. Its length depends on the numbers: they are part of the key, but not of the kernel."""
+
+    operands = ()
+
+    def lower(self, call):
+        out = call.outputs[0]
+        declined = unsupported([out], INTEGERS | FLOATS, call.name)
+        if declined:
+            return declined
+        kind = number_kind(out.dtype)
+        start, step = Operand(call.get("start", 0), kind), Operand(call.get("step", 1), kind)
+        return KernelCall(arange, {"start": start, "step": step}, [out])
+
+
+class Copy:
+    """_copy_from between neuron tensors: a cast, or a copy to another layout."""
+
+    operands = ()
+
+    def lower(self, call):
+        source, target = call["self"], call["dst"]
+        declined = unsupported([source, target], NUMBERS, call.name)
+        if declined:
+            return declined
+        out = Out(target.shape, target.strides, target.dtype, target)
+        view = source.broadcast(target.shape)
+        shape, (out_strides, in_strides) = coalesce(out.shape, [out.strides, view.strides])
+        out = replace(out, seen=(shape or (1,), out_strides or (1,)))
+        view = replace(view, shape=shape or (1,), strides=in_strides or (1,))
+        if (source.dtype == target.dtype and len(shape) == 2 and out_strides[1] == 1 and in_strides[0] == 1
+                and in_strides[1] > 1):
+            return KernelCall(transpose, {"x": view}, [out])
+        return KernelCall(elementwise, {"ins": (view,)}, [out], {"function": cast}, same_view=True)
+
+
+ROUTES = {
+    "fill_.Scalar": Fill(),
+    "fill_.Tensor": Fill(),
+    "zero_": Fill(),
+    "arange.start_out": Arange(),
+    "_copy_from": Copy(),
+}

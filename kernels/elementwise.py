@@ -19,29 +19,45 @@ TileFunction = Callable[..., None] | Any
 
 
 @nki.jit
-def elementwise(out, ins, function):
+def elementwise(out, ins, function, compute=None, result=None):
     """out[i] = function(ins[0][i], ins[1][i], ...).
 
     Dimensions:
         any rank; all operands have the shape of `out` (stride 0 where an operand is repeated)
     Args:
         out: HBM tensor, written. Any strides; it may be one of `ins`.
-        ins: tuple of HBM tensors, each of its own dtype.
+        ins: tuple of HBM tensors, each of its own dtype; one of shape [1, 1] is repeated.
         function: an op token or a tile function (compile-time constant).
+        compute: dtype to which inputs are cast first; None: each stays what it is.
+        result: dtype that the function writes, if not out's; it is then cast.
     Constraints:
         `out` overlaps an input only where both are the same view.
     Pseudocode:
         for each block of 128 x F elements:
-            tiles = load the block of every input
-            function(result tile of out's dtype, *tiles)
-            store the result
+            tiles = load the block of every input, cast
+            function(result tile, *tiles)
+            store the result, cast
     """
-    for o, *xs in blocks(out, *ins):
-        tiles = [load(x) for x in xs]
-        result = tile(*o.shape, out.dtype)
-        apply(function, result, tiles)
-        store(o, result)
+    for o, *xs in blocks(out, *(repeated(x, out.shape) for x in ins)):
+        tiles = [load(x, compute) for x in xs]
+        done = tile(*o.shape, result or out.dtype)
+        apply(function, done, tiles)
+        if done.dtype != out.dtype:
+            narrow = tile(*o.shape, out.dtype)
+            nisa.tensor_copy(dst=narrow, src=done)
+            done = narrow
+        store(o, done)
     return out
+
+
+def repeated(x: Any, shape: Any) -> Any:
+    """An operand [1, 1] as a view of `shape`; anything else as it is."""
+    if tuple(x.shape) != (1, 1) or tuple(shape) == (1, 1):
+        return x
+    x = x.reshape((1,) * len(shape))
+    for dim, size in enumerate(shape):
+        x = x.broadcast(dim, size)
+    return x
 
 
 def apply(function: TileFunction, dst: Any, tiles: list[Any]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import torch
 
+from ..dispatch.plan import Decline, KernelCall, Reason
+from .rules import NUMBERS, product, unsupported
 from .tiling import F, P, pieces, store, tile
 
 
@@ -31,3 +34,32 @@ def gather_rows(out, table, index):
                                               indirect_dim=0))
             store(out[r:r + n, c:c + w], t)
     return out
+
+
+class Rows:
+    """embedding and index_select along the first dimension: whole rows by a list of indices."""
+
+    operands = ()
+
+    def __init__(self, table, index):
+        self.table, self.index = table, index
+
+    def lower(self, call):
+        table, index, out = call[self.table], call[self.index], call.outputs[0]
+        declined = unsupported([table], NUMBERS, call.name) or \
+            unsupported([index], frozenset((torch.int32, torch.int64)), f"an index of {call.name}")
+        if declined:
+            return declined
+        if call.get("dim", 0) % max(table.ndim, 1) or not table.is_contiguous or not table.ndim:
+            return Decline(Reason.SHAPE, f"{call.name} other than of the rows of a contiguous tensor")
+        count, width = index.numel, product(table.shape[1:])
+        wanted, seen = index.view().reshape((count, 1)), out.reshape((count, width))
+        if wanted is None or seen is None:
+            return Decline(Reason.SHAPE, f"{call.name} whose index or result does not lie evenly in memory")
+        return KernelCall(gather_rows, {"table": table.view((table.shape[0], width)), "index": wanted}, [seen])
+
+
+ROUTES = {
+    "index_select": Rows("self", "index"),
+    "embedding": Rows("weight", "indices"),
+}

@@ -5,6 +5,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from ..dispatch.plan import KernelCall, Operand
+from .rules import FLOATS, unsupported
 from .tiling import P, load, pieces, store, tile
 
 N = nl.tile_size.gemm_moving_fmax              # columns of one PSUM bank
@@ -110,3 +112,37 @@ def _finish(acc, out, bias, alpha, beta):
         addend = scaled
     nisa.tensor_tensor(dst=result, data1=value, data2=addend, op=nl.add)
     return result
+
+
+class Matmul:
+    """mm, bmm, addmm, baddbmm. Scales of 1, the usual case, are left out, so their values are a part of the key."""
+
+    operands = ()
+
+    def __init__(self, x, y, bias=None):
+        self.x, self.y, self.bias = x, y, bias
+
+    def lower(self, call):
+        x, y, out = call[self.x], call[self.y], call.outputs[0]
+        bias = call[self.bias] if self.bias else None
+        alpha, beta = (call.get(name, 1) for name in ("alpha", "beta"))
+        if beta == 0:
+            bias = None                                  # by definition it is not read: its NaN must not spread
+        declined = unsupported([a for a in (x, y, out, bias) if a is not None], FLOATS, call.name)
+        if declined:
+            return declined
+        optional = {
+            "bias": None if bias is None else bias.broadcast(out.shape),
+            "alpha": None if alpha == 1 else Operand(float(alpha)),
+            "beta": None if bias is None or beta == 1 else Operand(float(beta)),
+        }
+        inputs = {"x": x, "y": y, **{name: item for name, item in optional.items() if item is not None}}
+        return KernelCall(matmul, inputs, [out], {name: None for name, item in optional.items() if item is None})
+
+
+ROUTES = {
+    "mm": Matmul("self", "mat2"),
+    "bmm": Matmul("self", "mat2"),
+    "addmm": Matmul("mat1", "mat2", "self"),
+    "baddbmm": Matmul("batch1", "batch2", "self"),
+}

@@ -5,6 +5,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from ..dispatch.plan import Decline, KernelCall, Operand, Reason
+from .rules import FLOATS, product, unsupported
 from .tiling import F, P, load, pieces, store, tile
 
 
@@ -103,3 +105,29 @@ def _scale_and_store(out, tiles, rstd, weight, bias, chunks):
         if bias is not None:
             nisa.tensor_tensor(dst=o, data1=scaled, data2=load(bias[:, c:c + w].broadcast(0, rows)), op=nl.add)
         store(out[:, c:c + w], o)
+
+
+class LayerNorm:
+    """aten::native_layer_norm: the normalised dimensions are the columns."""
+
+    operands = ("eps",)
+
+    def lower(self, call):
+        x, outs = call["input"], call.outputs
+        weight, bias = call["weight"], call["bias"]
+        declined = unsupported([a for a in (x, *outs, weight, bias) if a is not None], FLOATS, call.name)
+        if declined:
+            return declined
+        columns = product(call["normalized_shape"])
+        rows = x.numel // columns
+        view, seen = x.view().reshape((rows, columns)), outs[0].reshape((rows, columns))
+        if view is None or seen is None:
+            return Decline(Reason.SHAPE, f"{call.name} of a tensor whose rows do not lie evenly in memory")
+        sides = {"weight": weight, "bias": bias}
+        inputs = {"x": view, "eps": Operand(call["eps"])}
+        inputs.update({name: side.view((1, columns)) for name, side in sides.items() if side is not None})
+        return KernelCall(layer_norm, inputs, [seen, *(o.reshape((rows, 1)) for o in outs[1:])],
+                          {name: None for name, side in sides.items() if side is None})
+
+
+ROUTES = {"native_layer_norm": LayerNorm()}

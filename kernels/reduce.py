@@ -1,11 +1,16 @@
 """Reductions: the columns of a matrix to one value a row, or its rows to one value a column."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .elementwise import f32, truth
+from ..dispatch.plan import Decline, KernelCall, Operand, Reason
+from .elementwise import apply, f32, truth
+from .layout import coalesce
+from .rules import FLOATS, NUMBERS, dimensions, product, unsupported
 from .tiling import F, P, load, pieces, store, tile
 
 N = nl.tile_size.gemm_moving_fmax
@@ -16,10 +21,11 @@ def reduce_columns(out, x, op, before=None, after=None, scale=None):
     """out[r] = after(op over c of before(x[r, c])) * scale.
 
     Dimensions:
-        R: rows. C: columns, at least 1; `x` may have more than two dimensions, of which all but the first are reduced.
+        R: rows. C: columns, at least 1; there may be several column dimensions. Dimensions of `out` before R are walked
+        one index at a time.
     Args:
-        out: HBM [R, 1], written.
-        x: HBM [R, C] or [R, ..., C]; any strides.
+        out: HBM [..., R, 1], written.
+        x: HBM [..., R, C] or [..., R, C1, C2, ...]; any strides.
         op: nl.add, nl.multiply, nl.maximum or nl.minimum.
         before, after: tile functions on one tile, or None.
         scale: HBM [1, 1] float32, or None.
@@ -28,14 +34,17 @@ def reduce_columns(out, x, op, before=None, after=None, scale=None):
     Pseudocode:
         for each tile of 128 rows: total = op over chunks of (op along the free axis of before(chunk))
     """
+    if out.ndim > 2:
+        for i in range(out.shape[0]):
+            reduce_columns(out[i], x[i], op, before, after, scale)
+        return out
     rows = x.shape[0]
     for r, n in pieces(rows, P):
         total = None
         for view in _column_views(x[r:r + n]):
             t = load(view)
             if before is not None:
-                changed = truth(t) if before is truth else _changed(before, t)
-                t = changed
+                t = truth(t) if before is truth else _changed(before, t)
             part = _accumulator(n, t, out)
             nisa.tensor_reduce(dst=part, op=op, data=t, axis=1)
             if total is None:
@@ -43,9 +52,7 @@ def reduce_columns(out, x, op, before=None, after=None, scale=None):
             else:
                 nisa.tensor_tensor(dst=total, data1=total, data2=part, op=op)
         if after is not None:
-            done = f32(total)
-            after(done, total)
-            total = done
+            total = _changed(after, total)
         result = tile(n, 1, out.dtype)
         if scale is not None:
             nisa.tensor_scalar(dst=result, data=total, op0=nl.multiply, operand0=load(scale.broadcast(0, n)))
@@ -57,7 +64,7 @@ def reduce_columns(out, x, op, before=None, after=None, scale=None):
 
 def _changed(function, t):
     result = f32(t)
-    function(result, t)
+    apply(function, result, [t])
     return result
 
 
@@ -83,14 +90,19 @@ def sum_rows(out, x, scale=None):
     """out[c] = sum over r of x[r, c], times scale: a row of ones times x on the tensor engine.
 
     Dimensions:
-        R, C: at least 1.
+        R, C: at least 1. Dimensions before them are walked one index at a time.
     Args:
-        out: HBM [1, C], written. x: HBM [R, C], floating point, rows contiguous. scale: HBM [1, 1] float32 or None.
+        out: HBM [..., 1, C], written. x: HBM [..., R, C], floating point, rows contiguous.
+        scale: HBM [1, 1] float32 or None.
     Constraints:
         accumulation in float32.
     Pseudocode:
         for each 512 columns: accumulate ones.T @ x over tiles of 128 rows in one PSUM bank
     """
+    if out.ndim > 2:
+        for i in range(out.shape[0]):
+            sum_rows(out[i], x[i], scale)
+        return out
     rows, columns = x.shape
     ones = tile(P, 1, x.dtype)
     nisa.memset(dst=ones, value=1.0)
@@ -105,3 +117,80 @@ def sum_rows(out, x, scale=None):
             nisa.tensor_copy(dst=result, src=acc)
         store(out[:, c:c + w], result)
     return out
+
+
+# ---- aten ops
+
+def _square_root(dst, x):
+    nisa.activation(dst=dst, op=nl.sqrt, data=x)
+
+
+class Reduce:
+    """Serves an op that reduces some dimensions of `self`.
+
+    op: the reducing token. before, after: tile functions or tokens. mean: divide by the number of elements.
+    """
+
+    operands = ()
+
+    def __init__(self, op, before=None, after=None, mean=False, allowed=NUMBERS):
+        self.op, self.before, self.after, self.mean, self.allowed = op, before, after, mean, allowed
+
+    def lower(self, call):
+        x, out = call["self"], call.outputs[0]
+        declined = unsupported([x, out], self.allowed, call.name)
+        if declined:
+            return declined
+        if call.get("ord", 2) != 2:
+            return Decline(Reason.NO_KERNEL, f"{call.name} of order {call['ord']}")
+        columns = dimensions(call.get("dim"), x.ndim)
+        if not x.numel:
+            return Decline(Reason.SHAPE, f"{call.name} of no elements")
+        return self.reduce(x.view(), out, columns)
+
+    def reduce(self, x, out, columns):
+        count = product(x.shape[d] for d in columns)
+        rows = tuple(d for d in range(len(x.shape)) if d not in columns)
+        strides = out.strides if len(out.shape) == len(rows) else tuple(out.strides[d] for d in rows)
+        kept = x.permute(*rows)
+        shape, (out_strides, in_strides) = coalesce(kept.shape, [strides, kept.strides])
+        reduced = x.permute(*columns)
+        wide, (steps,) = coalesce(reduced.shape, [reduced.strides])
+        if not shape:
+            shape, out_strides, in_strides = (1,), (1,), (0,)
+        if not wide:
+            wide, steps = (1,), (1,)
+        scale = Operand(1.0 / count) if self.mean else None
+        if self.sums_rows(x, shape, in_strides, wide, steps):
+            seen = replace(out, seen=((*shape[:-1], 1, shape[-1]), (*out_strides[:-1], 0, out_strides[-1])))
+            view = replace(x, shape=(*shape[:-1], *wide, shape[-1]), strides=(*in_strides[:-1], *steps, in_strides[-1]))
+            return KernelCall(sum_rows, {"x": view, "scale": scale}, [seen], {} if scale else {"scale": None})
+        seen = replace(out, seen=((*shape, 1), (*out_strides, 1)))
+        view = replace(x, shape=(*shape, *wide), strides=(*in_strides, *steps))
+        constants = {"op": self.op, "before": self.before, "after": self.after}
+        return KernelCall(reduce_columns, {"x": view, "scale": scale}, [seen],
+                          constants if scale else {**constants, "scale": None})
+
+    def sums_rows(self, x, shape, in_strides, wide, steps):
+        """Whether the tensor engine should add rows: the kept elements lie side by side, the summed ones apart."""
+        return (self.op is nl.add and self.before is None and self.after is None and x.dtype.is_floating_point
+                and len(wide) == 1 and shape[-1] > 1 and in_strides[-1] == 1 and steps[0] != 1)
+
+
+ROUTES = {
+    "sum.dim_IntList": Reduce(nl.add),
+    "sum": Reduce(nl.add),
+    "mean.dim": Reduce(nl.add, mean=True, allowed=FLOATS),
+    "mean": Reduce(nl.add, mean=True, allowed=FLOATS),
+    "amax": Reduce(nl.maximum),
+    "amin": Reduce(nl.minimum),
+    "max": Reduce(nl.maximum),
+    "min": Reduce(nl.minimum),
+    "all": Reduce(nl.minimum, before=truth),
+    "all.dim": Reduce(nl.minimum, before=truth),
+    "all.dims": Reduce(nl.minimum, before=truth),
+    "any": Reduce(nl.maximum, before=truth),
+    "any.dim": Reduce(nl.maximum, before=truth),
+    "any.dims": Reduce(nl.maximum, before=truth),
+    "linalg_vector_norm": Reduce(nl.add, before=nl.square, after=_square_root, allowed=FLOATS),
+}

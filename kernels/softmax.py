@@ -5,6 +5,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from ..dispatch.plan import KernelCall
+from .rules import FLOATS, rows_by_columns, unsupported
 from .tiling import F, P, load, pieces, store, tile
 
 RESIDENT = 16384        # columns whose float32 values stay in SBUF between the passes: 64 KiB of a partition
@@ -15,10 +17,10 @@ def softmax(out, x, log=False):
     """out[r] = exp(x[r] - max(x[r])) / sum(exp(x[r] - max(x[r]))), or its logarithm.
 
     Dimensions:
-        R: rows, any number. C: columns, at least 1.
+        R: rows, any number. C: columns, at least 1. More dimensions before them are walked one index at a time.
     Args:
-        out: HBM [R, C], written; any strides.
-        x: HBM [R, C], floating point; any strides; may be the same view as `out`.
+        out: HBM [..., R, C], written; any strides.
+        x: HBM [..., R, C], floating point; any strides; may be the same view as `out`.
         log: log-softmax (compile-time constant).
     Constraints:
         arithmetic in float32; a row of -inf gives NaN, as in PyTorch.
@@ -28,6 +30,10 @@ def softmax(out, x, log=False):
             s = sum over column chunks of exp(x + m)
             out = exp(x + m) * (1 / s), or x + (m - log(s))
     """
+    if x.ndim > 2:
+        for i in range(x.shape[0]):
+            softmax(out[i], x[i], log)
+        return out
     rows, columns = x.shape
     for r, n in pieces(rows, P):
         chunks = list(pieces(columns, F))
@@ -68,3 +74,26 @@ def softmax(out, x, log=False):
                 nisa.tensor_scalar(dst=o, data=e, op0=nl.multiply, operand0=s)
             store(out[r:r + n, c:c + w], o)
     return out
+
+
+class Softmax:
+    """aten::_softmax and _log_softmax along any dimension."""
+
+    operands = ()
+
+    def __init__(self, log):
+        self.log = log
+
+    def lower(self, call):
+        x, out = call["self"], call.outputs[0]
+        declined = unsupported([x, out], FLOATS, call.name)
+        if declined:
+            return declined
+        seen, view = rows_by_columns(out, x, call["dim"])
+        return KernelCall(softmax, {"x": view}, [seen], {"log": self.log}, same_view=True)
+
+
+ROUTES = {
+    "_softmax": Softmax(log=False),
+    "_log_softmax": Softmax(log=True),
+}

@@ -69,10 +69,6 @@ def _rows_of(tensors: tuple[Tensor, ...], total: int, columns: int) -> Iterator[
         left = total - start
         rows = P if left >= P else 1
         width = min(columns, left // rows)
-        yield tuple(_as_rows(t, start, rows, width) for t in tensors)
+        yield tuple(t[start:start + rows * width].reshape_dim(0, (rows, width)) for t in tensors)
         start += rows * width
 
-
-def _as_rows(t: Tensor, start: int, rows: int, width: int) -> Tensor:
-    step = t.strides[0]
-    return t[start:start + rows * width].ap(pattern=[[step * width, rows], [step, width]])

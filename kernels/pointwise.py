@@ -1,0 +1,115 @@
+"""The aten ops that the elementwise kernel serves: one table by kind."""
+from __future__ import annotations
+
+import nki.language as nl
+
+from . import elementwise
+from .rules import FLOATS, INTEGERS, Elementwise, torch
+
+BINARY = ("self", "other")
+INTEGRAL = INTEGERS | {torch.bool}
+
+
+class Clamp(Elementwise):
+    """clamp and its one-sided forms; a bound that is None is left out."""
+
+    def lower(self, call):
+        bounds = [name for name in ("min", "max") if call.get(name) is not None]
+        function = {("min",): nl.maximum, ("max",): nl.minimum}.get(tuple(bounds), elementwise.clamp)
+        return Elementwise(function, ("self", *bounds), allowed=self.allowed).lower(call)
+
+
+class Gelu(Elementwise):
+    def lower(self, call):
+        tanh = call.get("approximate") == "tanh"
+        return Elementwise(nl.gelu_apprx_tanh if tanh else nl.gelu, allowed=FLOATS).lower(call)
+
+
+class PowerOfConstant(Elementwise):
+    """x ** number. The exponent is a part of the key: each common one has its own instruction."""
+
+    FUNCTIONS = {2.0: nl.square, 0.5: nl.sqrt, -0.5: nl.rsqrt, -1.0: nl.reciprocal, 1.0: nl.copy}
+
+    def __init__(self):
+        super().__init__(nl.power, ("self",), allowed=FLOATS)
+        self.operands = ()
+
+    def lower(self, call):
+        exponent = call["exponent"]
+        function = self.FUNCTIONS.get(exponent) if isinstance(exponent, (int, float)) else None
+        if function is not None:
+            return Elementwise(function, ("self",), allowed=FLOATS).lower(call)
+        return Elementwise(nl.power, ("self", "exponent"), allowed=FLOATS).lower(call)
+
+
+def floats(function, inputs=("self",)):
+    """An op whose result is floating point; integer inputs become float32."""
+    return Elementwise(function, inputs)
+
+
+ROUTES = {
+    # arithmetic
+    "add.Tensor": Elementwise(elementwise.add_scaled, (*BINARY, "alpha")),
+    "sub.Tensor": Elementwise(elementwise.subtract_scaled, (*BINARY, "alpha")),
+    "rsub.Tensor": Elementwise(elementwise.reverse_subtract_scaled, (*BINARY, "alpha")),
+    "mul.Tensor": Elementwise(nl.multiply, BINARY),
+    "div.Tensor": floats(nl.divide, BINARY),
+    "maximum": Elementwise(nl.maximum, BINARY),
+    "minimum": Elementwise(nl.minimum, BINARY),
+    "neg": Elementwise(elementwise.negative),
+    "abs": Elementwise(elementwise.absolute),
+    "addcmul": Elementwise(elementwise.addcmul, ("self", "tensor1", "tensor2", "value")),
+    "addcdiv": Elementwise(elementwise.addcdiv, ("self", "tensor1", "tensor2", "value"), allowed=FLOATS),
+    "lerp.Scalar": Elementwise(elementwise.lerp, ("self", "end", "weight"), allowed=FLOATS),
+    "lerp.Tensor": Elementwise(elementwise.lerp, ("self", "end", "weight"), allowed=FLOATS),
+    "pow.Tensor_Scalar": PowerOfConstant(),
+    "pow.Tensor_Tensor": Elementwise(nl.power, ("self", "exponent"), allowed=FLOATS),
+    "clamp": Clamp(None, ("self", "min", "max")),
+    "clamp.Tensor": Clamp(None, ("self", "min", "max")),
+    "clamp_min": Clamp(None, ("self", "min")),
+    "clamp_min.Tensor": Clamp(None, ("self", "min")),
+    "clamp_max": Clamp(None, ("self", "max")),
+    "clamp_max.Tensor": Clamp(None, ("self", "max")),
+    # functions of one argument
+    "exp": floats(nl.exp),
+    "expm1": floats(elementwise.expm1),
+    "log": floats(nl.log),
+    "log1p": floats(elementwise.log1p),
+    "sqrt": floats(nl.sqrt),
+    "rsqrt": floats(nl.rsqrt),
+    "reciprocal": floats(nl.reciprocal),
+    "sin": floats(nl.sin),
+    "cos": floats(nl.cos),
+    "tan": floats(nl.tan),
+    "tanh": floats(nl.tanh),
+    "sigmoid": floats(nl.sigmoid),
+    "erf": floats(nl.erf),
+    "relu": Elementwise(nl.relu, allowed=FLOATS),
+    "silu": Elementwise(nl.silu, allowed=FLOATS),
+    "mish": Elementwise(nl.mish, allowed=FLOATS),
+    "gelu": Gelu(None, ("self",)),
+    "floor": Elementwise(nl.floor, allowed=FLOATS),
+    "ceil": Elementwise(nl.ceil, allowed=FLOATS),
+    "trunc": Elementwise(nl.trunc, allowed=FLOATS),
+    "sgn": Elementwise(nl.sign, allowed=FLOATS),
+    "sign": Elementwise(nl.sign, allowed=FLOATS),
+    # comparisons and logic
+    **{f"{op}.{kind}": Elementwise(token, BINARY, compare=True)
+       for op, token in (("eq", nl.equal), ("ne", nl.not_equal), ("lt", nl.less), ("le", nl.less_equal),
+                         ("gt", nl.greater), ("ge", nl.greater_equal))
+       for kind in ("Tensor", "Scalar")},
+    "isneginf": Elementwise(elementwise.is_negative_infinity, compare=True, allowed=FLOATS | {torch.bool}),
+    "isnan": Elementwise(elementwise.is_nan, compare=True, allowed=FLOATS | {torch.bool}),
+    "logical_not": Elementwise(elementwise.logical_not, compare=True),
+    "logical_and": Elementwise(elementwise.logical(nl.logical_and), BINARY, compare=True),
+    "logical_or": Elementwise(elementwise.logical(nl.logical_or), BINARY, compare=True),
+    "logical_xor": Elementwise(elementwise.logical(nl.logical_xor), BINARY, compare=True),
+    "bitwise_and.Tensor": Elementwise(nl.bitwise_and, BINARY, allowed=INTEGRAL),
+    "bitwise_or.Tensor": Elementwise(nl.bitwise_or, BINARY, allowed=INTEGRAL),
+    "bitwise_xor.Tensor": Elementwise(nl.bitwise_xor, BINARY, allowed=INTEGRAL),
+    "bitwise_not": Elementwise(elementwise.bitwise_not, keep=True, allowed=INTEGRAL),
+    # choice
+    "where.self": Elementwise(elementwise.select, ("condition", "self", "other"), keep=True),
+    "masked_fill.Scalar": Elementwise(elementwise.masked_fill, ("self", "mask", "value"), keep=True),
+    "masked_fill.Tensor": Elementwise(elementwise.masked_fill, ("self", "mask", "value"), keep=True),
+}

@@ -1,0 +1,143 @@
+"""What the kernel families' rules share: which dtypes are served, and how arguments become a kernel's views."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..dispatch.plan import Arg, Call, Decline, KernelCall, Number, Operand, Out, Reason, View
+from .layout import coalesce
+
+FLOATS = frozenset((torch.float32, torch.bfloat16, torch.float16))
+INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+NUMBERS = FLOATS | INTEGERS | {torch.bool}
+
+
+def aten(name: str) -> torch._ops.OpOverload:
+    """The overload of a name such as "add.Tensor" or "mm". Raises AttributeError if there is none."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def forms(name: str) -> Iterator[torch._ops.OpOverload]:
+    """An op with its in-place and out= forms, as far as PyTorch has them: add.Tensor, add_.Tensor, add.out."""
+    op = aten(name)
+    yield op
+    packet, _, overload = name.partition(".")
+    inputs = [(a.name, str(a.type)) for a in op._schema.arguments]
+    in_place = getattr(torch.ops.aten, packet + "_", None)
+    if in_place is not None and (overload or "default") in in_place.overloads():
+        yield getattr(in_place, overload or "default")
+    for other in op.overloadpacket.overloads():
+        candidate = getattr(op.overloadpacket, other)
+        arguments = candidate._schema.arguments
+        if any(a.is_out for a in arguments) and [(a.name, str(a.type)) for a in arguments if not a.is_out] == inputs:
+            yield candidate
+
+
+def unsupported(tensors: Sequence[Arg | Out], allowed: frozenset[torch.dtype], what: str = "") -> Decline | None:
+    """A Decline that names the first dtype that is not served, or None."""
+    for t in tensors:
+        if t.dtype not in allowed:
+            return Decline(Reason.DTYPE, f"{what or 'the kernel'} does not take {t.dtype}")
+    return None
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def number_kind(dtype: torch.dtype) -> str:
+    """How a Python number reaches a kernel that computes in `dtype`."""
+    return "int64" if is_integer(dtype) else "float32"
+
+
+def compact(out: Out, items: Sequence[Arg | View | Operand], order: bool = True) -> tuple[Out, list[View | Operand]]:
+    """Destination and inputs of an elementwise kernel with as few dimensions as their strides allow, at least one.
+
+    Operands stay as they are: the kernel repeats them.
+    """
+    views = [i.broadcast(out.shape) if isinstance(i, (Arg, View)) else i for i in items]
+    tensors = [v for v in views if isinstance(v, View)]
+    shape, strides = coalesce(out.shape, [out.strides, *(v.strides for v in tensors)], order)
+    if not shape:
+        shape, strides = (1,), [(1,)] * len(strides)
+    rest = iter(strides[1:])
+    return (replace(out, seen=(shape, strides[0])),
+            [replace(v, shape=shape, strides=next(rest)) if isinstance(v, View) else v for v in views])
+
+
+def rows_by_columns(out: Out, x: Arg, dim: int) -> tuple[Out, View]:
+    """Both as [..., rows, columns] with `dim` as the columns and as few row dimensions as their strides allow."""
+    if not x.shape:
+        return replace(out, seen=((1, 1), (1, 1))), View(x, (1, 1), (1, 1), 0, x.dtype)
+    dim %= x.ndim
+    rest = [d for d in range(x.ndim) if d != dim]
+    shape, (out_strides, in_strides) = coalesce(
+        [x.shape[d] for d in rest], [[out.strides[d] for d in rest], [x.strides[d] for d in rest]])
+    if not shape:
+        shape, out_strides, in_strides = (1,), (x.shape[dim],), (x.shape[dim],)
+    shape = (*shape, x.shape[dim])
+    return (replace(out, seen=(shape, (*out_strides, out.strides[dim]))),
+            View(x, shape, (*in_strides, x.strides[dim]), 0, x.dtype))
+
+
+def dimensions(dim: Any, rank: int) -> list[int]:
+    """Normalised dimensions of a `dim=` argument; None and [] mean all."""
+    if dim is None or isinstance(dim, (list, tuple)) and not dim:
+        return list(range(rank))
+    dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
+    return sorted(d % rank if rank else 0 for d in dims) if rank else []
+
+
+class Elementwise:
+    """Serves ops whose result depends on one element of each input.
+
+    function: an op token or a tile function, or a function of the call that gives one (or a Decline).
+    inputs: the parameters that are its operands, in order; Python numbers among them are data, not part of the key.
+    compare: the result is a truth value, and operands are brought to one dtype first.
+    keep: operands keep their dtypes, because the function moves bits.
+    """
+
+    def __init__(self, function: Any, inputs: Sequence[str] = ("self",), *, compare: bool = False, keep: bool = False,
+                 allowed: frozenset[torch.dtype] = NUMBERS) -> None:
+        self.function, self.inputs, self.compare, self.keep, self.allowed = function, inputs, compare, keep, allowed
+        self.operands = tuple(inputs)
+
+    def lower(self, call: Call) -> KernelCall | Decline:
+        from .elementwise import elementwise
+        out = call.outputs[0]
+        given = [call[name] for name in self.inputs]
+        declined = unsupported([out, *(a for a in given if isinstance(a, Arg))], self.allowed, call.name)
+        if declined:
+            return declined
+        dtype = self.compute_dtype(call, out)
+        items: list[Any] = []
+        for value in given:
+            if isinstance(value, Number) and value.type is complex or isinstance(value, complex):
+                return Decline(Reason.DTYPE, f"{call.name} with a complex number")
+            items.append(value if isinstance(value, Arg) else Operand(value, number_kind(dtype)))
+        out, views = compact(out, items)
+        return KernelCall(elementwise, {"ins": tuple(views)}, [out], self.constants(dtype, out), same_view=True)
+
+    def compute_dtype(self, call: Call, out: Out) -> torch.dtype:
+        return call.result_type(*self.inputs) if self.compare else out.dtype
+
+    def constants(self, dtype: torch.dtype, out: Out) -> Mapping[str, Any]:
+        """Integers are computed in int64, which wraps as every narrower type does; comparisons in the common dtype."""
+        constants: dict[str, Any] = {"function": self.function}
+        if self.keep:
+            return constants
+        if is_integer(dtype):
+            constants["compute"] = "int64"
+            constants["result"] = "bool" if self.compare else "int64"
+        elif self.compare:
+            constants["compute"], constants["result"] = str(dtype).removeprefix("torch."), "bool"
+        return constants
+
+
+def product(sizes: Iterable[int]) -> int:
+    return math.prod(sizes)
