@@ -9,21 +9,24 @@ from __future__ import annotations
 import ctypes
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import NativeUnsupported, Unavailable
 from ..nki.program import Program
 from . import driver, objects
-from .driver import NUMBER
+from .driver import ARENA, CONSTANTS, NUMBER
 from .flatten import flatten
-from .graph import Bail
+from .graph import Bail, Graph, nodes
 from .groups import Group, group
 from .instructions import HANDLERS
 from .lift import Lift
+from .regions import Regions, arena, place
 from .table import Entry, Table, pin, pin_bytes
 from .target import Target, current
 
 LIMIT_NODES = 20_000  # of a value graph; beyond, regions bound the time to compile
 LIMIT_FUNCTIONS = 12  # distinct functions of a kernel lifted whole
+LIMIT_CODE = 600  # nodes of its code
 
 
 @dataclass
@@ -60,26 +63,59 @@ def compile_program(program: Program, target: Target | None = None) -> Compiled:
     if not program.liftable:
         raise NativeUnsupported(program.name, program.why, program.loc)
     start = time.perf_counter()
-    try:
-        lift, groups = lower(program)
-    except Bail as reason:
-        raise NativeUnsupported(program.name, str(reason), program.loc) from None
+    lowered = lower(program)
     lifted = 1e3 * (time.perf_counter() - start)
-    table, times, compiled = assemble(program, lift, groups, target)
+    table, times, compiled = assemble(program, lowered, target)
     result = load(table, target)
     result.times = {"lift": lifted, **times}
     result.compiled = compiled
     return result
 
 
-def lower(program: Program) -> tuple[Lift, list[Group]]:
+@dataclass
+class Lowered:
+    """Groups in the order of their calls; wait: those that start after all before them."""
+
+    g: Graph
+    groups: list[Group]
+    wait: list[bool]
+    arena: dict[str, int]
+    arena_bytes: int
+    how: str
+
+
+def lower(program: Program) -> Lowered:
+    """A program as groups: whole if possible, else in regions. Raises NativeUnsupported."""
+    try:
+        return lower_whole(program)
+    except Bail as reason:
+        first = str(reason)
+    try:
+        return lower_regions(program, first)
+    except Bail as reason:
+        raise NativeUnsupported(program.name, f"{first}; in regions: {reason}", program.loc) from None
+
+
+def lower_whole(program: Program) -> Lowered:
     """The groups of a program that is lifted as a whole. Raises Bail."""
     lift = Lift(program, HANDLERS, LIMIT_NODES)
     lift.run()
     visible = {t.storage.id for t in [*program.inputs, *program.outputs]}
     lift.stores = {k: s for k, s in lift.stores.items() if s[0].sid in visible}
     groups = [f for q in group(lift) for f in flatten(lift.g, q)]
-    return lift, groups
+    if len({q.skeleton for q in groups}) > LIMIT_FUNCTIONS:
+        raise Bail("too many different functions")
+    if sum(len(nodes(st.v for st in q.stores)) for q in {q.skeleton: q for q in groups}.values()) > LIMIT_CODE:
+        raise Bail("too much code")
+    return Lowered(lift.g, groups, [False] * len(groups), {}, 0, "whole")
+
+
+def lower_regions(program: Program, why: str) -> Lowered:
+    """The calls of a program cut into regions. Raises Bail."""
+    regions = Regions(program)
+    regions.run()
+    where, size = place(regions)
+    return Lowered(regions.g, [c.group for c in regions.calls], [c.wait for c in regions.calls], where, size, f"regions: {why}")
 
 
 def positions(program: Program) -> dict[int, tuple[int, int]]:
@@ -91,34 +127,54 @@ def positions(program: Program) -> dict[int, tuple[int, int]]:
     return out
 
 
-def assemble(program: Program, lift: Lift, groups: list[Group], target: Target) -> tuple[Table, dict[str, float], int]:
+def assemble(program: Program, lowered: Lowered, target: Target) -> tuple[Table, dict[str, float], int]:
     """Objects for the groups, and the table that calls them."""
     where = positions(program)
+    constants, data = constant_area(program)
     number: dict[str, int] = {}
-    table = Table([], [], [])
+    table = Table([], [], [], lowered.arena_bytes, data, how=lowered.how)
     times: dict[str, float] = {}
     compiled = 0
-    for q in groups:
+
+    def base(sid: Any, off: int) -> tuple[int, int]:
+        if sid == "int":
+            return NUMBER, off
+        if sid in where:
+            position, first = where[sid]
+            return position, off - first
+        if sid in constants:
+            return CONSTANTS, constants[sid] + off
+        if isinstance(sid, int):
+            sid = arena(sid)
+        return ARENA, lowered.arena[sid] + off
+    for q, wait in zip(lowered.groups, lowered.wait):
         if q.skeleton not in number:
-            loaded = obtain(lift.g, q, target)
+            loaded = obtain(lowered.g, q, target)
             number[q.skeleton] = len(table.objects)
             table.objects.append(loaded.key)
             table.scratch.append(scratch_of(loaded))
             compiled += not loaded.hit
             for k, ms in loaded.times.items():
                 times[k] = times.get(k, 0.0) + ms
-        leaves = []
-        for sid, off in q.leaves:
-            if sid == "int":
-                leaves.append((NUMBER, off))
-            else:
-                position, first = where[sid]
-                leaves.append((position, off - first))
-        table.entries += [Entry(number[q.skeleton], a, b, work, leaves) for a, b, work in q.calls()]
+        leaves = [base(sid, off) for sid, off in q.leaves]
+        for first, last, work in q.calls():
+            table.entries.append(Entry(number[q.skeleton], first, last, work, leaves, int(wait)))
+            wait = False
     return table, times, compiled
 
 
-def obtain(g: object, q: Group, target: Target) -> objects.Loaded:
+def constant_area(program: Program) -> tuple[dict[int, int], bytes]:
+    """Where the program's constants lie in one block, and the block."""
+    where: dict[int, int] = {}
+    data = b""
+    for sid, array in program.constants.items():
+        data += b"\0" * (-len(data) % 64)
+        where[sid] = len(data)
+        data += array.tobytes()
+    return where, data
+
+
+def obtain(g: Graph, q: Group, target: Target) -> objects.Loaded:
     def make() -> object:
         from .blocks import build
 

@@ -46,13 +46,32 @@ class Written:
         self.accesses.append(a)
 
     def _overlap(self, a: Access, b: Access) -> bool:
-        (alow, ahigh), (blow, bhigh) = extent(a), extent(b)
-        if ahigh <= blow or bhigh <= alow:
+        if not near(a, b):
             return False
-        if a.size != b.size or a.P * a.F + b.P * b.F > EXACT_ELEMENTS or self.exact_tests > 256:
-            return True
         self.exact_tests += 1
-        return bool(np.intersect1d(_bytes(a), _bytes(b)).size)
+        return self.exact_tests > 256 or overlap(a, b)
+
+
+def near(a: Access, b: Access) -> bool:
+    """Whether the extents of two accesses of one storage meet."""
+    (alow, ahigh), (blow, bhigh) = extent(a), extent(b)
+    return alow < bhigh and blow < ahigh
+
+
+def overlap(a: Access, b: Access) -> bool:
+    """Whether two accesses of one storage share a byte; yes for what is too large to compare."""
+    if not near(a, b):
+        return False
+    if (a.off, a.rs, a.cols) == (b.off, b.rs, b.cols):
+        return True
+    if a.size != b.size or a.P * a.F + b.P * b.F > EXACT_ELEMENTS:
+        return True
+    band, other = _area(a), _area(b)
+    if band[0] == other[0]:
+        (_, x, y, c0, c1), (_, p, q, d0, d1) = band, other
+        if c1 <= d0 or d1 <= c0 or y <= p or q <= x:
+            return False
+    return bool(np.intersect1d(_bytes(a), _bytes(b)).size)
 
 
 def extent(a: Access) -> tuple[int, int]:

@@ -71,7 +71,7 @@ class Tiles:
         parts, at, size = [], lo, a.size
         for e in sorted(found, key=lambda e: e.b0):
             if e.b0 > at:
-                return self.missing(a)
+                raise Bail("a tile is read that is written in part")
             end, columns = min(e.b1, hi), (at - e.b0) // size
             if (at - e.b0) % size:
                 raise Bail("misaligned read of a tile")
@@ -80,7 +80,7 @@ class Tiles:
             parts.append((value, (at - lo) // size, normal(((1, n),))))
             at = end
         if at < hi:
-            return self.missing(a)
+            raise Bail("a tile is read that is written in part")
         return parts[0][0] if len(parts) == 1 else self.g.mosaic(parts, a.F)
 
     def _read_mixed(self, a: Access, found: list[Entry], p0: int, b0: int, lo: int, hi: int) -> V:
@@ -91,7 +91,7 @@ class Tiles:
             owner[where[inside]], place[where[inside]] = k, np.flatnonzero(inside)
         view = b0 + elements(a.cols) - lo
         if (owner[view] < 0).any():
-            return self.missing(a)
+            raise Bail("a tile is read that is written in part")
         values = [self.g.take(self._value(e, a.dt), p0 - e.p0, None) for e in found]
         return self.g.assemble(values, owner[view], place[view])
 

@@ -1,0 +1,332 @@
+"""Programs that cannot be lifted whole: runs of instructions as regions, called one after the other.
+
+A region is lifted like a whole program, but tiles it does not define are read from memory (an arena that lives for one call), and
+tiles that are needed later are written there. Loads of inputs that are never written stay symbolic from region to region, so they
+cost nothing. Regions of one form share one function: the time to compile depends on their variety, not on their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..nki.program import Instr, Program
+from .access import Access
+from .graph import SIZE, Bail, V, nodes
+from .groups import Group, feasible
+from .hazards import Written, overlap
+from .instructions import HANDLERS
+from .lift import SCALAR, VECTOR, Lift, Store, pieces, stored
+from .patterns import Pattern, compose, normal, width
+from .phases import plan
+from .tiles import Entry, Tiles
+
+LONGEST = 48  # instructions of a region
+MOST_LEAVES = 120
+PARTITIONS = 128
+
+
+@dataclass
+class Call:
+    """A region's group, and whether it has to wait for all calls before it."""
+
+    group: Group
+    wait: bool
+
+
+class RegionTiles(Tiles):
+    """On-chip memory inside a region: what the region has not written is in the arena."""
+
+    def missing(self, a: Access) -> V:
+        return self.g.load(arena(a.sid), a.off, a.rs or 0, a.cols, a.dt)
+
+
+def arena(sid: int) -> str:
+    """The storage in the arena that stands for a storage of the program."""
+    return f"arena{sid}"
+
+
+class Regions(Lift):
+    """Cuts a program into regions. `calls` is the result."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, HANDLERS)
+        self.tiles = RegionTiles(self.g)
+        self.calls: list[Call] = []
+        self.sizes: dict[str, int] = {arena(s.id): s.nbytes for s in program.storages}
+        self.sizes |= {arena(which): 4 * PARTITIONS for which in (VECTOR, SCALAR)}
+        written = {t.storage.id for i in program.instrs for t in i.tensors(i.writes) if not t.buffer.on_chip}
+        self.fixed = {s.id for s in program.storages if not s.buffer.on_chip} - written  # never written
+        self.last: dict[int, int] = {}
+        for k, i in enumerate(program.instrs):
+            for t in i.tensors(i.writes + i.reads):
+                self.last[t.storage.id] = k
+        self.last[VECTOR] = self.last[SCALAR] = len(program.instrs)
+        self.out: list[tuple[Store, int]] = []
+        self.pending: list[Instr] = []
+        self.begin: dict[int, list[Entry]] = {}
+        self.order = Order()
+
+    def run(self) -> None:
+        for k, instr in enumerate(self.program.instrs):
+            if self.pending and self._ends(instr):
+                self._flush(k)
+            try:
+                self._add(instr)
+            except Bail:
+                if self.pending:
+                    self._flush(k)
+                self._alone(instr, k)
+        if self.pending:
+            self._flush(len(self.program.instrs))
+
+    # ---- one region
+    def _ends(self, instr: Instr) -> bool:
+        """Whether a new region is to start here: another number of rows, a matmul or transpose of computed values, a loop's next turn."""
+        if len(self.pending) >= LONGEST:
+            return True
+        dst = instr.args.get("dst")
+        first = self.pending[0].args.get("dst")
+        if dst is not None and first is not None and dst.shape[0] != first.shape[0] and dst.buffer.on_chip:
+            return True
+        if instr.op == "dma_copy" and self.out and not instr.args["src"].buffer.on_chip:
+            return True
+        if instr.op in ("nc_matmul", "nc_transpose"):
+            names = ("stationary", "moving") if instr.op == "nc_matmul" else ("data",)
+            return any(not self._plain(instr.args[n].storage.id) for n in names)
+        return False
+
+    def _plain(self, sid: int) -> bool:
+        """Whether a storage holds nothing that this region has computed."""
+        return all(self._symbolic(e.value) for e in self.tiles.entries.get(sid, ()))
+
+    def _add(self, instr: Instr) -> None:
+        mark = len(self.out)
+        try:
+            self.step(instr)
+        except Bail:
+            del self.out[mark:]
+            raise
+        self.pending.append(instr)
+
+    def _alone(self, instr: Instr, k: int) -> None:
+        """A region of one instruction."""
+        try:
+            self._add(instr)
+        except Bail:
+            self._spill()  # perhaps it reads tiles that are partly symbolic: put everything in memory
+            self._add(instr)
+        self._flush(k + 1)
+
+    def _spill(self) -> None:
+        stores = [part for sid, found in self.tiles.entries.items() for e in found for part in self._saved(sid, e)]
+        for store, rows in stores:
+            self._emit([(store, rows)])
+        self.tiles.entries = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self.out, self.pending, self.written = [], [], {}
+        self.begin = dict(self.tiles.entries)
+
+    def _flush(self, k: int) -> None:
+        """Close the region before instruction k: store what later instructions read, keep what is symbolic."""
+        pending = self.pending
+        keep: dict[int, list[Entry]] = {}
+        out = list(self.out)
+        for sid, found in self.tiles.entries.items():
+            before = {id(e) for e in self.begin.get(sid, ())}
+            for e in found:
+                if self._symbolic(e.value):
+                    keep.setdefault(sid, []).append(e)
+                elif id(e) not in before and self.last.get(sid, -1) >= k:
+                    out += self._saved(sid, e)
+        try:
+            self._emit(out)
+        except Bail:
+            self.tiles.entries = dict(self.begin)
+            if len(pending) == 1:
+                self._reset()
+                self._two_steps(pending[0])
+                return
+            self._reset()
+            for j, instr in enumerate(pending):
+                self._alone(instr, k - len(pending) + j)
+            return
+        self.tiles.entries = keep
+        self._reset()
+
+    def _two_steps(self, instr: Instr) -> None:
+        """An instruction that overwrites what other rows or columns of it read: into fresh memory first, then to its place."""
+        self.step(instr)
+        out = list(self.out)
+        for sid, found in self.tiles.entries.items():
+            before = {id(e) for e in self.begin.get(sid, ())}
+            out += [part for e in found if id(e) not in before for part in self._saved(sid, e)]
+        second = []
+        first = []
+        for store, rows in out:
+            name = f"arenatemp{len(self.sizes)}"
+            size = SIZE[store.dt]
+            self.sizes[name] = size * store.F * rows
+            cols = normal(((size, store.F),))
+            first.append((Store(name, 0, size * store.F, cols, store.F, store.dt, store.v), rows))
+            copy = self.g.load(name, 0, size * store.F, cols, store.dt)
+            second.append((Store(store.sid, store.off, store.rs, store.cols, store.F, store.dt, copy), rows))
+        self._emit(first)
+        self._emit(second)
+        self.tiles.entries = {
+            sid: [e for e in found if self._symbolic(e.value)] for sid, found in self.begin.items() if sid not in self._changed()
+        }
+        self._reset()
+
+    def _changed(self) -> set[int]:
+        return {sid for sid, found in self.tiles.entries.items() if found is not self.begin.get(sid)}
+
+    def _saved(self, sid: int, e: Entry) -> list[tuple[Store, int]]:
+        """Stores of a tile entry to the arena."""
+        part = 4 if sid < 0 else self.program.storages[sid].partition_bytes
+        F = width(e.cols)
+        a = Access(sid, True, e.p0 * part + e.b0, e.p1 - e.p0, F, part, e.cols, e.dt)
+        return self._stores(arena(sid), a, e.value)
+
+    def _symbolic(self, v: V) -> bool:
+        """Whether a value costs nothing to have again: a constant, or a load from memory that never changes."""
+        if v.op == "bcast":
+            return self._symbolic(v.args[0])
+        return v.op == "const" or (v.op == "load" and v.at[0] in self.fixed)
+
+    # ---- memory
+    def read_hbm(self, a: Access) -> V:
+        if a.sid in self.fixed:
+            return self.g.load(a.sid, a.off, a.rs or 0, a.cols, a.dt)
+        return super().read_hbm(a)
+
+    def write_hbm(self, a: Access, v: V) -> None:
+        if a.dynamic:
+            raise Bail("HBM is written at run-time indices")
+        written = self.written.setdefault(a.sid, Written())
+        if written.touches(a):
+            raise Bail("overlapping stores")
+        stores = self._stores(a.sid, a, v)
+        written.add(a, v)
+        self.out += stores
+
+    def _stores(self, sid: Any, a: Access, v: V) -> list[tuple[Store, int]]:
+        """The stores of a value, with their number of rows."""
+        if v.op == "T":
+            if len(a.cols) > 1:
+                raise Bail("a transposed value is stored to a multi-dimensional view")
+            step = a.cols[0][0] if a.cols else a.size
+            turned = Access(a.sid, a.chip, a.off, a.F, a.P, step, normal(((a.rs or 0, a.P),)), a.dt)
+            return self._stores(sid, turned, v.args[0])
+        out = []
+        for part, start, pattern in pieces(v, a.F):
+            where = compose(a.cols, start, pattern)
+            if where is None:
+                raise Bail("part of a multi-dimensional store")
+            F = a.F if v is part else width(pattern)
+            out.append((Store(sid, a.off + where[0], a.rs or 0, where[1], F, a.dt, stored(part, a.dt)), a.P))
+        return out
+
+    # ---- calls
+    def _emit(self, out: list[tuple[Store, int]]) -> None:
+        """One call for the stores of each number of rows. Raises Bail, before anything is emitted, where they depend on each other."""
+        if not out:
+            return
+        by_rows: dict[int, list[Store]] = {}
+        for store, rows in out:
+            by_rows.setdefault(rows, []).append(store)
+        groups = []
+        for rows, stores in by_rows.items():
+            feasible(stores)
+            q = Group(stores, ((0, rows),))
+            if len(q.leaves) > MOST_LEAVES and len(stores) > 1:
+                raise Bail("a region with too many operands")
+            if not any(v.op == "dot" for v in nodes(st.v for st in stores)):
+                plan(stores, ())
+            groups.append(q)
+        reads = [(q, a) for q in groups for a in loads(q)]
+        writes = [(q, whole(st, q.rows[0][1])) for q in groups for st in q.stores]
+        for q, r in reads:
+            for h, w in writes:
+                if r.sid == w.sid and overlap(r, w):
+                    same = q is h and (r.off, r.rs, r.cols, r.dt) == (w.off, w.rs, w.cols, w.dt)
+                    if not same or any(v.op == "dot" for v in nodes(s.v for s in q.stores)):
+                        raise Bail("a region overwrites what it reads")
+        for i, (_, w) in enumerate(writes):
+            if any(x.sid == w.sid and overlap(x, w) for _, x in writes[:i]):
+                raise Bail("a region writes a place twice")
+        for q in groups:
+            self.calls.append(Call(q, self.order.waits(loads(q), [whole(st, q.rows[0][1]) for st in q.stores], self.fixed)))
+
+
+def whole(st: Store, rows: int) -> Access:
+    return Access(st.sid, False, st.off, rows, st.F, st.rs, st.cols, st.dt)
+
+
+def loads(q: Group) -> list[Access]:
+    """What the rows of a group read from memory. The right operand of a matmul counts all its rows."""
+    rows = q.rows[0][1]
+    out = []
+    deep: dict[int, int] = {}
+    for v in reversed(nodes(st.v for st in q.stores)):
+        count = deep.get(v.id, rows)
+        for i, a in enumerate(v.args):
+            deep[a.id] = max(deep.get(a.id, 0), v.at[0] if v.op == "dot" and i == 1 else count)
+        if v.op == "load":
+            cols: Pattern = v.at[3]
+            out.append(Access(v.at[0], False, v.at[1], max(count, 1), v.F or 1, v.at[2], cols, v.at[4]))
+    return out
+
+
+class Order:
+    """Which calls must wait for those before them, when threads share the rows of every call."""
+
+    def __init__(self) -> None:
+        self.reads: dict[Any, list[Access]] = {}
+        self.writes: dict[Any, list[Access]] = {}
+
+    def waits(self, reads: list[Access], writes: list[Access], fixed: set[int]) -> bool:
+        reads = [a for a in reads if a.sid not in fixed]
+        wait = any(overlap(a, b) for a in reads for b in self.writes.get(a.sid, ())) or any(
+            overlap(a, b) for a in writes for kind in (self.reads, self.writes) for b in kind.get(a.sid, ())
+        )
+        if wait:
+            self.reads, self.writes = {}, {}
+        for kind, found in ((self.reads, reads), (self.writes, writes)):
+            for a in found:
+                kind.setdefault(a.sid, []).append(a)
+        return wait
+
+
+def place(regions: Regions) -> tuple[dict[str, int], int]:
+    """Offsets of the arena's storages, and its size: memory is used again when the last call that needs it is done.
+
+    A call that starts without waiting runs together with those before it, so memory is given back at the next wait.
+    """
+    last: dict[str, int] = {}
+    for k, call in enumerate(regions.calls):
+        for sid, _ in call.group.leaves:
+            if sid in regions.sizes:
+                last[sid] = k
+    where: dict[str, int] = {}
+    free: dict[int, list[int]] = {}
+    ending: list[tuple[int, int, int]] = []
+    top = 0
+    for k, call in enumerate(regions.calls):
+        if call.wait:
+            for end, size, off in [x for x in ending if x[0] < k]:
+                free.setdefault(size, []).append(off)
+                ending.remove((end, size, off))
+        for sid, _ in call.group.leaves:
+            if sid in regions.sizes and sid not in where:
+                size = (regions.sizes[sid] + 63) // 64 * 64
+                if free.get(size):
+                    where[sid] = free[size].pop()
+                else:
+                    where[sid], top = top, top + size
+                ending.append((last[sid], size, where[sid]))
+    return where, top
+
+
