@@ -185,8 +185,22 @@ class KernelSignatureError(NeuronEagerError, TypeError):
     template = "the kernel {kernel} can not be registered for {op}: {detail}. The op's schema: {schema}"
 
 
+class KernelResultError(NeuronEagerError, ValueError):
+    template = "kernel {kernel} for {op}: {detail}"
+
+
+class Float64Error(NeuronEagerError, TypeError):
+    template = ("{op} got a float64 tensor, and NEURON_EAGER_FLOAT64=error forbids it. Cast to float32, or set it to float32 "
+                "(compute in float32) or cpu. At {place}")
+
+
 class UnknownOpError(NeuronEagerError, LookupError):
     template = "{op!r} names no op{nearest}. Names are like aten::mm, aten.mm, aten.add.Tensor, torch.ops.aten.mm.default"
+
+
+class Float64Error(NeuronEagerError, TypeError):
+    template = ("{op} got float64 tensors, and NEURON_EAGER_FLOAT64=error refuses them\n  at {place}\n  Use float32, or allow "
+                "it: NEURON_EAGER_FLOAT64=float32 (computed in float32) or =cpu")
 
 
 # ---- lowering

@@ -1,20 +1,29 @@
-"""From an op call to its record, and from there to what runs."""
+"""From an op call to what runs: key → dict → run; and on a miss, the decision.
+
+Every op has an entry, a function generated from its schema that looks a call's kind up and runs what was decided for it.
+Entries of ops without a kernel know shapes and dtypes (for the report); entries of ops with one also know strides and
+static arguments, because a kernel is specialised for them.
+"""
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..config import config
-from ..errors import FallbackError
-from . import fallback, tracking
-from .schema import OpOverload, Signature, signature
+from ..errors import FallbackError, Float64Error
+from . import build, fallback, tracking
+from .host import Number
+from .plan import Call, Decline, Reason
+from .routes import FunctionRule, Route
+from .schema import OpOverload, Parameter, Signature, signature
 from .tracking import Record
 
-log = logging.getLogger("neuron_eager.dispatch.fallback")
+fallback_log = logging.getLogger("neuron_eager.dispatch.fallback")
+log = logging.getLogger(__name__)
 
 _VARIABLE = b"NEURON_EAGER_FALLBACK"
 # The environment as bytes: one dict look-up (25 ns) where os.environ.get takes 0.7 µs.
@@ -28,7 +37,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.scopes: list[Any] = []
+        self.scopes = 0             # open track_ops() scopes
         self.refresh()
         config.listeners.append(self.refresh)
 
@@ -36,114 +45,312 @@ class Watch:
         self.quiet = _environment.get(_VARIABLE)
         self.strict = config.fallback == "error"
         if self.strict or self.scopes:
-            self.quiet = self           # never what the environment holds
+            self.quiet = self       # never what the environment holds
 
 
 watch = Watch()
-_announced: set[tuple[str, str]] = set()
 
 
-def metas(tensors: Sequence[torch.Tensor | None] | None) -> Any:
-    """Shapes and dtypes of a list of tensors, as a part of a key."""
-    if tensors is None:
-        return None
-    return tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
-
+# ---- entries
 
 def fallback_entry(op: OpOverload) -> Callable[..., Any]:
-    """The function to register for an op that has no kernel: count the call, run the fallback."""
+    """The function to register for an op that has no kernel: find the record, count, run the CPU kernel."""
     sig = signature(op)
     records: dict[Any, Record] = {}
 
     def find(*args: Any, **kwargs: Any) -> Record:
-        key, tensors, numbers = _key(sig, args, kwargs)
+        values = _by_name(sig, args, kwargs)
+        key = tuple(part for p in sig.parameters if p.tensor or p.tensors for part in _shape_key(p, values[p.name]))
         record = records.get(key)
         if record is None:
-            record = Record(
-                sig.name, "fallback", fallback.runner(op, numbers), tuple(t.dtype for t in tensors),
-                tuple(tuple(t.shape) for t in tensors), reason="no kernel", nbytes=sum(t.nbytes for t in tensors))
-            record.place = tracking.user_place()
-            announce(record)
-            records[key] = record
-            tracking.records.append(record)
+            decline = _forced(sig.name) or Decline(Reason.NO_KERNEL)
+            record = tracking.add(records, key, fallback_record(op, values, decline))
         return record
 
-    text, names = _source(sig)
-    names |= {"records": records, "find": find, "environment": _environment.get, "variable": _VARIABLE, "watch": watch,
-              "attended": attended, "metas": metas}
-    return fallback._compile(f"<neuron_eager entry {sig.name}>", text, names)
+    keys = [_shape_source(p) for p in sig.parameters if p.tensor or p.tensors]
+    return _entry(sig, keys, fallback.head(sig, names := {}, "run"), names, records, find, rest=True)
 
 
-def _source(sig: Signature) -> tuple[str, dict[str, Any]]:
+def kernel_entry(op: OpOverload, route: Route) -> Callable[..., Any]:
+    """The function to register for an op with a kernel: find the plan for this kind of call, count, run it."""
+    sig = signature(op)
+    operands = frozenset(getattr(route.rule, "operands", ()))
+    records: dict[Any, Record] = {}
+
+    def find(*args: Any, **kwargs: Any) -> Record:
+        values = _by_name(sig, args, kwargs)
+        key = tuple(part for p in sig.parameters for part in _kind_key(p, values[p.name], p.name in operands))
+        record = records.get(key)
+        if record is None:
+            record = tracking.add(records, key, decide(op, route, values))
+        return record
+
+    keys = [_kind_source(p, p.name in operands) for p in sig.parameters]
     names: dict[str, Any] = {}
-    parts = []
-    for p in sig.parameters:
-        if p.tensors:
-            parts.append(f"metas({p.name})")
-        elif p.tensor and p.optional:
-            parts.append(f"None if {p.name} is None else ({p.name}.shape, {p.name}.dtype)")
-        elif p.tensor:
-            parts.append(f"{p.name}.shape, {p.name}.dtype")
+    entry = _entry(sig, keys, fallback.head(sig, names, "run", explicit=True), names, records, find, rest=False)
+    _clears.append(records.clear)
+    return native_entry(sig, operands, entry, find) or entry
+
+
+def _entry(sig: Signature, keys: list[str], head: str, names: dict[str, Any], records: dict[Any, Record],
+           find: Callable[..., Record], rest: bool) -> Callable[..., Any]:
     given = [p.name for p in sig.positional]
-    keywords = [f"{p.keyword}={p.name}" for p in sig.keywords if fallback._converted(p)]
-    if any(not fallback._converted(p) for p in sig.keywords):
-        keywords.append("**rest")
-    everything = ", ".join([*given, *keywords])
-    return f"""\
-{fallback.head(sig, names, "run")}
+    given += [f"{p.keyword}={p.name}" for p in sig.keywords if not rest or fallback.converted(p)]
+    if rest and any(not fallback.converted(p) for p in sig.keywords):
+        given.append("**rest")
+    everything = ", ".join(given)
+    text = f"""\
+{head}
     try:
-        record = records[{", ".join(parts) or "()"}{"," if len(parts) == 1 and "," not in parts[0] else ""}]
-    except (KeyError, AttributeError):
+        record = records[({"".join(k + ", " for k in keys)})]
+    except (KeyError, AttributeError, TypeError):
         record = None
     if record is None:
         record = find({everything})
-    record.calls += 1
     if environment(variable) is not watch.quiet:
         return attended(record, {everything})
-    return record.run({everything})
-""", names
-
-
-def _key(sig: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor], bool]:
-    """(key as the generated source builds it, the tensors, whether a number stands in a tensor's place)."""
-    key: list[Any] = []
-    tensors: list[torch.Tensor] = []
-    numbers = False
-    values = dict(zip((p.name for p in sig.positional), args))
-    for p in sig.parameters:
-        value = values.get(p.name) if not p.keyword_only else kwargs.get(p.keyword, p.default)
-        if p.tensors:
-            key.append(metas(value))
-            tensors += [t for t in value or () if t is not None]
-        elif p.tensor and isinstance(value, torch.Tensor):
-            key += [(value.shape, value.dtype)] if p.optional else [value.shape, value.dtype]
-            tensors.append(value)
-        elif p.tensor:
-            numbers |= value is not None
-            key += [None] if value is None and p.optional else [type(value), None]
-    return tuple(key), tensors, numbers
+    result = record.run({everything})
+    record.calls += 1
+    return result
+"""
+    names |= {"records": records, "find": find, "environment": _environment.get, "variable": _VARIABLE, "watch": watch,
+              "attended": attended, "shapes_of": shapes_of, "kinds_of": kinds_of, "exact": exact}
+    return fallback.compile_source(f"<neuron_eager entry {sig.name}>", text, names)
 
 
 def attended(record: Record, /, *args: Any, **kwargs: Any) -> Any:
-    """A call that is timed, or refused because a fallback is an error here."""
+    """A call while something is watched: refuse a fallback where it is an error, take the time where a scope is open."""
     watch.refresh()
     if watch.strict and record.route == "fallback":
-        record.calls -= 1
-        raise FallbackError(op=record.name, reason=record.reason + (f" ({record.detail})" if record.detail else ""),
-                            arguments=tracking.describe(record.dtypes, record.shapes), place=tracking.user_place() or "?",
-                            next_step=next_step(record))
-    return record.run(*args, **kwargs)
+        raise FallbackError(op=record.name, reason=record.why, arguments=record.arguments,
+                            place=tracking.user_place() or "unknown", next_step=next_step(record))
+    if not watch.scopes:
+        result = record.run(*args, **kwargs)
+        record.calls += 1
+        return result
+    return tracking.timed(record, args, kwargs)
 
 
-def next_step(record: Record) -> str:
-    return f"neuron_eager.register_kernel({record.name!r}, ...) gives it a kernel; NEURON_EAGER_FALLBACK=warn allows it"
+# ---- the decision, on a miss
+
+def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
+    """What runs calls of this kind: a kernel's plan, or the fallback with a reason."""
+    name, sig = op._name, signature(op)
+    decline = _forced(name) or _on_other_device(sig, values) or _policy(name, values) or _asked(sig, route, values)
+    plan = None
+    if decline is None and not isinstance(route.rule, FunctionRule):
+        assert route.rule is not None
+        call = Call(op, values, getattr(route.rule, "operands", ()))
+        try:
+            lowered = route.rule.lower(call)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if "outputs" in call.__dict__ or not _from_pytorch(error):
+                raise
+            # PyTorch refuses the call: its CPU kernel says so in its own words
+            return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]))
+        if isinstance(lowered, Decline):
+            decline = lowered
+        else:
+            plan_or_decline = build.build(call, lowered, _executor(), fallback.runner(op))
+            if isinstance(plan_or_decline, Decline):
+                decline = plan_or_decline
+            else:
+                plan = plan_or_decline
+    if decline is not None:
+        return fallback_record(op, values, decline)
+    run = route.rule.function if isinstance(route.rule, FunctionRule) else plan.run       # type: ignore[union-attr]
+    record = Record(name, "kernel", run, _tensors(values), why=route.why)
+    record.plan = plan
+    log.debug("%s(%s): %s", name, record.arguments, route.why)
+    return record
+
+
+def fallback_record(op: OpOverload, values: Mapping[str, Any], decline: Decline) -> Record:
+    numbers = any(p.type == "Tensor" and isinstance(values[p.name], Number) for p in signature(op).parameters)
+    record = Record(op._name, "fallback", fallback.runner(op, numbers), _tensors(values), decline.reason, decline.detail)
+    announce(record)
+    return record
+
+
+def _forced(name: str) -> Decline | None:
+    forced = config.force_cpu
+    if forced:
+        plain = name.removeprefix("aten::")
+        forms = {name, name.replace("::", "."), plain, name.partition(".")[0], name.partition(".")[0].replace("::", "."),
+                 plain.partition(".")[0]}
+        if forms & forced:
+            return Decline(Reason.FORCED, "config.force_cpu")
+    return None
+
+
+def _on_other_device(sig: Signature, values: Mapping[str, Any]) -> Decline | None:
+    """Arguments on several devices. The fallback raises PyTorch's error for them, or knows that they are allowed."""
+    devices = {t.device for t in _tensors(values) if not (t.is_cpu and t.dim() == 0)}
+    if len(devices) > 1 or any(p.written and isinstance(values[p.name], torch.Tensor) and values[p.name].is_cpu
+                               for p in sig.parameters):
+        return Decline(Reason.SHAPE, f"arguments on {', '.join(sorted(map(str, devices)))}")
+    return None
+
+
+def _policy(name: str, values: Mapping[str, Any]) -> Decline | None:
+    """What `config.float64` says of float64 tensors with dimensions."""
+    if not any(t.dtype is torch.float64 and not t.is_cpu for t in _tensors(values)):
+        return None
+    if config.float64 == "error":
+        raise Float64Error(op=name, place=tracking.user_place() or "unknown")
+    if config.float64 == "cpu":
+        return Decline(Reason.POLICY, "float64 runs on the CPU: config.float64")
+    if ("float64", name) not in _said:
+        _said.add(("float64", name))
+        log.warning("%s computes float64 tensors in float32; their dtype stays float64. NEURON_EAGER_FLOAT64=cpu computes "
+                    "them exactly, on the CPU; =error refuses them. At %s", name, tracking.user_place() or "unknown")
+    return None
+
+
+def _asked(sig: Signature, route: Route, values: Mapping[str, Any]) -> Decline | None:
+    if route.can_run is None:
+        return None
+    answer = route.can_run(*(values[p.name] for p in sig.positional), **{p.keyword: values[p.name] for p in sig.keywords})
+    if answer is True:
+        return None
+    if isinstance(answer, Decline):
+        return answer
+    return Decline(Reason.SHAPE, answer if isinstance(answer, str) else f"can_run returned {answer!r}")
+
+
+def _from_pytorch(error: BaseException) -> bool:
+    """Whether an error was raised in a meta kernel, called by `Call.outputs`, rather than by a rule's own code."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is Call.outputs.func.__code__:     # type: ignore[attr-defined]
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _executor() -> Any:
+    from .. import executors
+    return executors.current()
+
+
+_said: set[tuple[str, str]] = set()
+_clears: list[Callable[[], None]] = []
+
+
+def clear_plans() -> None:
+    """Decide anew for every op with a kernel: a setting has changed that decisions depend on."""
+    for clear in _clears:
+        clear()
 
 
 def announce(record: Record) -> None:
     """Log a fallback, once per op and reason."""
-    if (record.name, record.reason) in _announced or config.fallback != "warn":
+    said = (record.name, str(record.reason))
+    if said in _said or config.fallback != "warn":
         return
-    _announced.add((record.name, record.reason))
-    log.warning("%s runs on the CPU (only this op): %s%s. Arguments: %s. First at %s. %s", record.name, record.reason,
-                f" ({record.detail})" if record.detail else "", tracking.describe(record.dtypes, record.shapes),
-                record.place or "?", next_step(record))
+    _said.add(said)
+    fallback_log.warning("%s runs on the CPU, only this op: %s. Arguments: %s. At %s. %s", record.name, record.why,
+                         record.arguments, record.place or "unknown", next_step(record))
+
+
+def next_step(record: Record) -> str:
+    if record.reason is Reason.FORCED:
+        return "Take it out of NEURON_EAGER_FORCE_CPU to run its kernel"
+    if record.reason is Reason.POLICY:
+        return "NEURON_EAGER_FLOAT64=float32 runs its kernel"
+    if record.reason is Reason.NO_KERNEL:
+        return f"neuron_eager.register_kernel({record.name!r}, kernel) gives it one"
+    return f"neuron_eager.explain({record.name!r}, ...) says what its kernel takes"
+
+
+# ---- keys
+
+def _by_name(sig: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    values = {p.name: p.default for p in sig.parameters}
+    values.update(zip((p.name for p in sig.positional), args))
+    values.update({p.name: kwargs[p.keyword] for p in sig.keywords if p.keyword in kwargs})
+    return values
+
+
+def _tensors(values: Mapping[str, Any]) -> list[torch.Tensor]:
+    return [t for v in values.values() for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, torch.Tensor)]
+
+
+def shapes_of(tensors: Sequence[torch.Tensor | None] | None) -> Any:
+    """Shapes and dtypes of a list of tensors, as a part of a key."""
+    return None if tensors is None else tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
+
+
+def kinds_of(tensors: Sequence[torch.Tensor | None] | None) -> Any:
+    """What plans depend on in a list of tensors."""
+    return None if tensors is None else tuple(
+        None if t is None else (t.shape, t.stride(), t.dtype, t.is_cpu) for t in tensors)
+
+
+def exact(value: Any) -> Any:
+    """A number as a part of a key: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN equals itself."""
+    return type(value), repr(value)
+
+
+def _shape_source(p: Parameter) -> str:
+    if p.tensors:
+        return f"shapes_of({p.name})"
+    one = f"{p.name}.shape, {p.name}.dtype"
+    return f"None if {p.name} is None else ({one})" if p.optional else one
+
+
+def _shape_key(p: Parameter, value: Any) -> tuple[Any, ...]:
+    if p.tensors:
+        return (shapes_of(value),)
+    if isinstance(value, torch.Tensor):
+        return ((value.shape, value.dtype),) if p.optional else (value.shape, value.dtype)
+    return (None,) if value is None else (type(value), None)
+
+
+def _kind_source(p: Parameter, operand: bool) -> str:
+    n = p.name
+    if p.tensors:
+        return f"kinds_of({n})"
+    if p.tensor:
+        kind = f"{n}.shape, {n}.stride(), {n}.dtype, {n}.is_cpu"
+        if p.optional:
+            return f"None if {n} is None else ({kind})"
+        return f"float if type({n}) is float else ({kind})" if operand else kind
+    if operand:
+        return f"type({n})"
+    if "number" in p.type or "float" in p.type:
+        return f"None if {n} is None else tuple(map(exact, {n}))" if "List" in p.type else f"exact({n})"
+    if "List" in p.type:
+        return f"None if {n} is None else tuple({n})"
+    return f"{n} is None" if "Generator" in p.type else n
+
+
+def _kind_key(p: Parameter, value: Any, operand: bool) -> tuple[Any, ...]:
+    """What the source above makes of a value, for the values it can not read as well."""
+    if p.tensors:
+        return (kinds_of(value),)
+    if p.tensor:
+        if isinstance(value, torch.Tensor):
+            kind = (value.shape, value.stride(), value.dtype, value.is_cpu)
+            return (kind,) if p.optional or operand else kind
+        if value is None:
+            return (None,)
+        return (type(value),) if operand else (*exact(value), None, None)
+    if operand:
+        return (type(value),)
+    if "number" in p.type or "float" in p.type:
+        if "List" in p.type:
+            return (None if value is None else tuple(map(exact, value)),)
+        return (exact(value),)
+    if "List" in p.type:
+        return (None if value is None else tuple(value),)
+    return (value is None,) if "Generator" in p.type else (value,)
+
+
+# ---- the native path
+
+def native_entry(sig: Signature, operands: frozenset[str], entry: Callable[..., Any],
+                 find: Callable[..., Record]) -> Callable[..., Any] | None:
+    """A builtin that runs warm calls without Python code, and calls `entry` for the others. None where it can not be."""
+    from . import native
+    return native.entry(sig, operands, entry, find)

@@ -29,7 +29,7 @@ from ..device import devices, random
 from ..errors import NoKernelError, ViewFallbackError
 from . import host as host_module
 from . import special
-from .schema import OpOverload, Parameter, Signature, by_name, signature
+from .schema import OpOverload, Parameter, Signature, signature
 
 # Arguments that PyTorch's accelerators take from the CPU as well (indices) or only from the CPU (lengths).
 CPU_ARGUMENTS: dict[str, frozenset[str]] = {
@@ -96,7 +96,7 @@ def generate(op: OpOverload) -> Callable[..., Any]:
     if sig.name not in special.ON_CPU and not any(has(sig.name, key) for key in keys):
         return _raiser(NoKernelError(op=sig.name))
     text, names = _Writer(op, sig).write()
-    return _compile(f"<neuron_eager fallback {sig.name}>", text, names)
+    return compile_source(f"<neuron_eager fallback {sig.name}>", text, names)
 
 
 def generate_for_numbers(op: OpOverload) -> Callable[..., Any]:
@@ -119,7 +119,7 @@ def generate_for_numbers(op: OpOverload) -> Callable[..., Any]:
 
     sig = signature(op)
     text, names = _Writer(op, sig).write()
-    return _compile(f"<neuron_eager fallback {sig.name}, numbers>", text, {**names, "call": call})
+    return compile_source(f"<neuron_eager fallback {sig.name}, numbers>", text, {**names, "call": call})
 
 
 def source(op: OpOverload) -> str:
@@ -141,16 +141,16 @@ def _raiser(error: Exception) -> Callable[..., Any]:
     return run
 
 
-def _compile(filename: str, text: str, names: dict[str, Any]) -> Callable[..., Any]:
+def compile_source(filename: str, text: str, names: dict[str, Any]) -> Callable[..., Any]:
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)      # tracebacks show the source
     exec(compile(text, filename, "exec"), names)
     return names["run"]
 
 
-def head(sig: Signature, names: dict[str, Any], name: str = "run") -> str:
+def head(sig: Signature, names: dict[str, Any], name: str = "run", explicit: bool = False) -> str:
     """`def run(self, other=default, *, out, **rest):` for an op. Defaults that have no literal go to `names`.
 
-    Keyword arguments that need no conversion travel in `rest`: PyTorch leaves out those that have their default value,
+    Unless `explicit`, keyword arguments that need no conversion travel in `rest`: PyTorch leaves out those that have their default value,
     and passing a default on would cost more than the whole tracking of an op.
     """
     def declare(p: Parameter) -> str:
@@ -161,13 +161,13 @@ def head(sig: Signature, names: dict[str, Any], name: str = "run") -> str:
         names[f"default_{p.name}"] = p.default
         return f"{p.name}=default_{p.name}"
 
-    explicit = [declare(p) for p in sig.keywords if _converted(p)]
-    rest = ["**rest"] if any(not _converted(p) for p in sig.keywords) else []
-    parts = [*map(declare, sig.positional), *(["*", *explicit] if explicit else []), *rest]
+    named = [declare(p) for p in sig.keywords if explicit or converted(p)]
+    rest = [] if explicit or all(map(converted, sig.keywords)) else ["**rest"]
+    parts = [*map(declare, sig.positional), *(["*", *named] if named else []), *rest]
     return f"def {name}({', '.join(parts)}):"
 
 
-def _converted(p: Parameter) -> bool:
+def converted(p: Parameter) -> bool:
     return p.tensor or p.tensors or "Generator" in p.type or "Device" in p.type or p.keyword == "pin_memory"
 
 
@@ -255,8 +255,8 @@ class _Writer:
 
     def call(self) -> str:
         parts = [self.passed(p) for p in self.sig.positional]
-        parts += [f"{p.keyword}={self.passed(p)}" for p in self.sig.keywords if _converted(p)]
-        if any(not _converted(p) for p in self.sig.keywords):
+        parts += [f"{p.keyword}={self.passed(p)}" for p in self.sig.keywords if converted(p)]
+        if any(not converted(p) for p in self.sig.keywords):
             parts.append("**rest")
         return f"call({', '.join(parts)})"
 
@@ -317,4 +317,4 @@ def runner(op: OpOverload, numbers: bool = False) -> Callable[..., Any]:
     return generate_for_numbers(op) if numbers else generate(op)
 
 
-__all__ = ["by_name", "generate", "head", "runner", "source", "target"]
+__all__ = ["compile_source", "converted", "generate", "head", "runner", "source", "target"]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..device import memory
 from ..errors import UnsupportedLayoutError
 
 aten = torch.ops.aten
@@ -87,6 +88,68 @@ def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, 
     return out.resize_(bins).copy_(histc(self, bins, min, max))
 
 
+# ---- attention
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
+                    is_causal: bool = False, return_debug_mask: bool = False, *,
+                    scale: float | None = None) -> tuple[Any, ...]:
+    output, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu.default(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale)
+    none = torch.empty(0, dtype=torch.int64)
+    return output, logsumexp, none, none.clone(), query.shape[2], key.shape[2], none.clone(), none.clone(), none.clone()
+
+
+def fused_attention_backward(
+        grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, grad_input_mask: list[bool],
+        out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor, cum_seq_k: Tensor, max_q: int, max_k: int, dropout_p: float,
+        is_causal: bool, philox_seed: Tensor, philox_offset: Tensor, *,
+        scale: float | None = None) -> tuple[Tensor | None, ...]:
+    return *aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+        grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask=attn_bias, scale=scale), None
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+              is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    """scaled_dot_product_attention as one op where the CPU takes its fused kernel, as PyTorch's math elsewhere.
+
+    PyTorch asks a device for its choice through a C++ table that Python can not fill, and takes the math path without
+    an answer. This runs in its place for neuron tensors, before autograd.
+    """
+    op = aten.scaled_dot_product_attention.default
+    tensors = [t for t in (query, key, value, attn_mask) if t is not None]
+    if all(type(t) in (Tensor, torch.nn.Parameter) and not t.is_cpu for t in tensors) and not (
+            attn_mask is not None and attn_mask.requires_grad):
+        with torch._C._AutoDispatchBelowAutograd():
+            aliases = [None if t is None else memory.to_cpu(t) for t in (query, key, value, attn_mask)]
+            choice = torch._fused_sdp_choice(*aliases, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if choice == _FLASH:
+            if attn_mask is not None and attn_mask.dtype is torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
+                    attn_mask.logical_not(), float("-inf"))
+            return aten._scaled_dot_product_fused_attention_overrideable.default(
+                query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale)[0]
+    return op._op_dk(_COMPOSITE, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+_FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION) if hasattr(torch.nn, "attention") else 1
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def unless_recorded(op: Any) -> Callable[..., Any]:
+    """For an op that PyTorch composes of differentiable ops and that has a kernel: the kernel where autograd records
+    nothing, the composition where it does."""
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and any(t.requires_grad for t in _tensors((*args, *kwargs.values()))):
+            return op._op_dk(_COMPOSITE, *args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*args, **kwargs)
+    return run
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [t for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, Tensor)]
+
+
 ON_CPU: dict[str, Callable[..., Any]] = {
     "aten::convolution_overrideable": torch.convolution,
     "aten::convolution_backward_overrideable": convolution_backward,
@@ -94,8 +157,15 @@ ON_CPU: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "aten::_thnn_fused_gru_cell": gru_cell,
     "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
+    "aten::_scaled_dot_product_fused_attention_overrideable": fused_attention,
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": fused_attention_backward,
     "aten::histc": histc,
     "aten::histc.out": histc_out,
+}
+
+# Compositions of our own, in place of PyTorch's.
+DECOMPOSED: dict[str, Callable[..., Any]] = {
+    "aten::scaled_dot_product_attention": attention,
 }
 
 # Dispatch keys of layouts that the device does not have, and what to call them in the error.
