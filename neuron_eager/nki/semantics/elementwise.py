@@ -8,7 +8,18 @@ import numpy as np
 from .. import dtypes, limits
 from ..tensor import NkiTensor
 from .alu import ALU, Alu, Array
-from .operands import convert, exact_integers, f32, integers, load, rows, scalar_f32, store, write
+from .operands import (
+    convert,
+    exact_integers,
+    f32,
+    integers,
+    load,
+    register_value,
+    rows,
+    scalar_f32,
+    store,
+    write,
+)
 from .state import State
 
 Args = dict[str, Any]
@@ -156,7 +167,7 @@ def affine(pattern: Any, partitions: int, offset: Any, channel_multiplier: int) 
     for step, count in pattern:
         free = np.add.outer(free, np.arange(count, dtype=np.int64) * step).reshape(-1)
     channel = np.arange(partitions, dtype=np.int64).reshape(-1, 1) * channel_multiplier
-    return (int(offset) + channel + free).astype(np.int32)
+    return (register_value(offset) + channel + free).astype(np.int32)
 
 
 def iota(a: Args, state: State) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import NkiTypeError
 from .. import access, dtypes
 from ..access import read
 from ..dtypes import DType
+from ..location import here
+from ..registers import VirtualRegister
 from ..tensor import NkiTensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -130,3 +133,12 @@ def integers(operand: Any, dtype: np.dtype[Any]) -> Any:
     if type(operand) is NkiTensor:
         return rows(operand).astype(dtype, copy=False)
     return np.array(operand).astype(dtype)[()]
+
+
+def register_value(source: Any) -> int:
+    """An int, or what a register holds. Raises NkiTypeError for a register without a value."""
+    if not isinstance(source, VirtualRegister):
+        return int(source)
+    if source.value is None:
+        raise NkiTypeError(f"register {source.id} is read before it has a value", here())
+    return source.value

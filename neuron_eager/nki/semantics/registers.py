@@ -1,25 +1,12 @@
 """Registers: 32-bit signed values moved between constants, other registers and memory."""
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ...errors import NkiTypeError
 from ..dtypes import int32 as INT
-from ..location import here
-from ..registers import VirtualRegister
 from .elementwise import Args
-from .operands import cast, convert, load, write
+from .operands import cast, convert, load, register_value, write
 from .state import State
-
-
-def _value(source: Any) -> int:
-    if not isinstance(source, VirtualRegister):
-        return int(source)
-    if source.value is None:
-        raise NkiTypeError(f"register {source.id} is read before it has a value", here())
-    return source.value
 
 
 def _word(value: int) -> int:
@@ -32,7 +19,7 @@ def register_alloc(a: Args, state: State) -> None:
 
 
 def register_move(a: Args, state: State) -> None:
-    a["dst"].value = _word(_value(a["src"]))
+    a["dst"].value = _word(register_value(a["src"]))
 
 
 def register_load(a: Args, state: State) -> None:
@@ -43,4 +30,4 @@ def register_load(a: Args, state: State) -> None:
 
 def register_store(a: Args, state: State) -> None:
     dst = a["dst"]
-    write(dst, convert(np.array([_value(a["src"])], np.int32), INT, dst.dtype))
+    write(dst, convert(np.array([register_value(a["src"])], np.int32), INT, dst.dtype))
