@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import NkiNotImplementedError, NkiRecursionError, NkiTypeError
 from . import machine
 from .base import flatten_tensors
+from .buffers import shared_hbm
 from .callable_module import make_callable
 from .location import Loc, here
 from .program import Program, TensorSpec
@@ -215,6 +216,8 @@ def checked_outputs(kernel: Kernel, result: Any) -> list[NkiTensor]:
         if part.storage.buffer.on_chip:
             raise NkiTypeError(f"{what} {part.describe()}, which is on chip; copy it to nl.ndarray(..., "
                                "buffer=nl.shared_hbm) with nisa.dma_copy and return that", part.storage.loc)
+        if part.storage.buffer is not shared_hbm and part.storage.owner is None:
+            raise NkiTypeError(f"{what} {part.describe()}; allocate outputs in nl.shared_hbm", part.storage.loc)
         if part.dynamic:
             raise NkiTypeError(f"{what} {part.describe()}, whose address is known only at run time", kernel.loc)
     return flatten_tensors(list(parts))

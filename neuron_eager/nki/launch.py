@@ -138,7 +138,7 @@ def interpret(kernel: Kernel, arguments: Mapping[str, Any], arrays: Sequence[Arr
 
 def run_core(kernel: Kernel, core: Interpreter, arguments: Mapping[str, Any]) -> Any:
     """The kernel's function on one core, with the account of its memory checked at the end."""
-    tensors = {name: replace(value, lambda a: a.tensor(core, True)) for name, value in arguments.items()}
+    tensors = {name: replace(value, lambda a: a.tensor(core, core.cores > 1)) for name, value in arguments.items()}
     with machine.use(core):
         try:
             result = run(kernel, tensors)

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import NkiUninitializedError
 from . import memory
 from .base import BaseMachine
-from .buffers import shared_hbm
+from .buffers import private_hbm, shared_hbm
 from .dtypes import as_dtype
 from .program import Instr, Program, TensorSpec
 from .registers import VirtualRegister
@@ -36,11 +36,12 @@ class Tracer(BaseMachine):
         item = spec.dtype.itemsize
         strides = tuple(s * item for s in spec.strides)
         low, end = memory.span(spec.shape, strides, item)
-        storage = Storage(len(self.storages), name, spec.shape, spec.dtype, shared_hbm, spec.offset_bytes + end, 0,
+        storage = Storage(len(self.storages), name, spec.shape, spec.dtype, private_hbm, spec.offset_bytes + end, 0,
                           None)
         if spec.offset_bytes + low < 0:
             raise ValueError(f"argument {name}: offset_bytes {spec.offset_bytes} does not cover strides {spec.strides}")
         storage.base_strides = strides
+        storage.owner = spec
         self.storages.append(storage)
         t = NkiTensor(storage, spec.offset_bytes, spec.shape, strides, spec.dtype)
         self.program.inputs.append(t)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import NkiShapeError
 from .. import isa
-from ..buffers import psum, sbuf
+from ..buffers import private_hbm, psum, sbuf
 from ..dtypes import as_dtype, float32
 from ..location import here
 from ..tensor import NkiTensor
@@ -75,19 +75,20 @@ def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTe
         raise NkiShapeError(f"nl.broadcast_to: {x.describe()} does not broadcast to {list(sizes)}; the rank stays and "
                             "only dimensions of size 1 grow", here())
     t = ndarray(sizes, dtype or x.dtype)
-    if x.shape[0] != sizes[0]:
-        if x.storage.buffer is psum:
-            x = copy(x)
-        isa.dma_copy(dst=t, src=_repeat(x, sizes))
-    else:
-        put(t, _repeat(x, sizes))
+    if x.shape[0] != sizes[0]:      # only DMA reaches from one partition to all, and only from HBM
+        row = ndarray(x.shape, x.dtype, buffer=private_hbm)
+        isa.dma_copy(dst=row, src=copy(x) if x.storage.buffer is psum else x)
+        x = row
+    put(t, repeat(x, sizes))
     return t
 
 
-def _repeat(x: NkiTensor, sizes: tuple[int, ...]) -> NkiTensor:
-    """A view with stride 0 where a dimension grows. DMA may read one partition again and again, so dimension 0 can."""
-    strides = tuple(s if n == m else 0 for s, n, m in zip(x.byte_strides, x.shape, sizes))
-    return NkiTensor(x.storage, x.byte_offset, sizes, strides, x.dtype, x.dynamic)
+def repeat(x: NkiTensor, sizes: tuple[int, ...]) -> NkiTensor:
+    """A view in which dimensions of size 1 have grown."""
+    for d, n in enumerate(sizes):
+        if x.shape[d] != n:
+            x = x.broadcast(d, n)
+    return x
 
 
 def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:

@@ -12,7 +12,7 @@ from ..location import here
 from ..tensor import NkiTensor
 from ..tokens import TOKENS
 from .create import ndarray
-from .move import broadcast_to, cast
+from .move import broadcast_to, cast, repeat
 
 Axis = int | Sequence[int]
 
@@ -79,7 +79,7 @@ def var(x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False) -> 
     """Population variance over the last free dimensions, in float32, in two passes. They stay, with size 1."""
     axes = _axes(x, axis, "var")
     away = ndarray(x.shape, float32)
-    isa.tensor_tensor(dst=away, data1=x, data2=_over(mean(x, axes, float32, True), x.shape), op=TOKENS["subtract"])
+    isa.tensor_tensor(dst=away, data1=x, data2=repeat(mean(x, axes, float32, True), x.shape), op=TOKENS["subtract"])
     isa.tensor_tensor(dst=away, data1=away, data2=away, op=TOKENS["multiply"])
     return mean(away, axes, dtype or x.dtype, True)
 
@@ -88,12 +88,12 @@ def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
     """exp(x - max) / sum of it, over the last free dimensions; inside in float32."""
     axes = _axes(x, axis, "softmax")
     e = ndarray(x.shape, float32)
-    isa.tensor_tensor(dst=e, data1=x, data2=_over(max(x, axes, float32, True), x.shape), op=TOKENS["subtract"])
+    isa.tensor_tensor(dst=e, data1=x, data2=repeat(max(x, axes, float32, True), x.shape), op=TOKENS["subtract"])
     isa.activation(dst=e, op=TOKENS["exp"], data=e)
     scale = sum(e, axes, float32, True)
     isa.reciprocal(dst=scale, data=scale)
     t = ndarray(x.shape, dtype or x.dtype)
-    isa.tensor_tensor(dst=t, data1=e, data2=_over(scale, x.shape), op=TOKENS["multiply"])
+    isa.tensor_tensor(dst=t, data1=e, data2=repeat(scale, x.shape), op=TOKENS["multiply"])
     return t
 
 
@@ -107,18 +107,10 @@ def rms_norm(x: NkiTensor, w: NkiTensor, axis: Axis, n: int, epsilon: float = 1e
     r = sum(squares, axes, float32, True)
     isa.tensor_scalar(dst=r, data=r, op0=TOKENS["multiply"], operand0=1.0 / n, op1=TOKENS["add"], operand1=epsilon)
     isa.activation(dst=r, op=TOKENS["rsqrt"], data=r)
-    isa.tensor_tensor(dst=squares, data1=x, data2=_over(r, x.shape), op=TOKENS["multiply"])
+    isa.tensor_tensor(dst=squares, data1=x, data2=repeat(r, x.shape), op=TOKENS["multiply"])
     weight = w if w.shape == x.shape else broadcast_to(w, x.shape)
     t = ndarray(x.shape, dtype or x.dtype)
     isa.tensor_tensor(dst=t, data1=squares, data2=cast(weight, weight.dtype), op=TOKENS["multiply"])
-    return t
-
-
-def _over(t: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
-    """A view of a tile with reduced dimensions of size 1, repeated to `shape`."""
-    for d, n in enumerate(shape):
-        if d > 0 and t.shape[d] != n:
-            t = t.broadcast(d, n)
     return t
 
 
