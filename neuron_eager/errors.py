@@ -212,3 +212,10 @@ class NativeUnsupported(NeuronEagerError):
 
     def __init__(self, kernel: str, reason: str, where: object = None):
         super().__init__(kernel=kernel, reason=reason, where="" if where is None else f"{where}: ")
+
+
+# ---- executors
+
+class ExecutorError(NeuronEagerError):
+    template = ("NEURON_EAGER_EXECUTOR={name} asks for kernels to go through neuronx-cc to a Trainium chip, which this "
+                "version does not do; use auto, native or interpreter")

@@ -96,7 +96,7 @@ def launch(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     _check_devices(kernel, arrays)
     if runs_in_interpreter(kernel):
         return interpret(kernel, arguments, arrays)
-    from ..executors import run_kernel  # type: ignore[attr-defined]
+    from ..executors import run_kernel
     return run_kernel(kernel, arguments, arrays)
 
 
@@ -169,6 +169,11 @@ def _leave(t: NkiTensor, arrays: Sequence[Array]) -> Any:
     from . import access
     values = np.ascontiguousarray(access.read(t))
     return to_device(values, t.dtype, arrays[0].device if arrays else None)
+
+
+def new_array(spec: TensorSpec, device: Any) -> Array:
+    """An uninitialised contiguous result of the callers' kind."""
+    return Array("result", to_device(np.empty(spec.shape, spec.dtype.numpy), spec.dtype, device))
 
 
 def to_device(values: np.ndarray, dtype: DType, device: Any) -> Any:
