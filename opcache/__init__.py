@@ -14,14 +14,14 @@ from pathlib import Path
 from . import admin
 from .bundle import BundleSummary
 from .key import Difference, Key, source_digest
-from .progress import progress
+from .progress import show_progress
 from .report import CacheInfo, CompileCount, CompileRecord, CompileReport
 from .store import Cache
 
 __all__ = [
     "BundleSummary", "Cache", "CacheInfo", "CompileCount", "CompileRecord", "CompileReport", "Difference", "Key",
     "cache", "cache_info", "check", "close", "compile_report", "count_compiles", "export_bundle", "forget", "get",
-    "get_or_compile", "import_bundle", "progress", "purge", "put", "source_digest",
+    "get_or_compile", "import_bundle", "purge", "put", "show_progress", "source_digest",
 ]
 
 _cache = Cache()

@@ -45,13 +45,13 @@ def compile_report(cache: Cache) -> CompileReport:
 
 def _explain(record: CompileRecord, known: dict[str, Entry]) -> CompileRecord:
     own = known.get(record.digest)
-    if own is None or record.reason != "no entry":
+    if own is None or record.reason.startswith("unusable"):
         return record
     older = [e for e in known.values() if e.created < record.created and e.key.kind == record.kind]
     older.sort(key=lambda e: (e.op != record.op, -e.created))      # on a tie: the same op, then the latest
     found = nearest(own.key, (e.key for e in older))
     if found is None:
-        return dataclasses.replace(record, reason=f"no entry; the first of kind {record.kind!r}")
+        return dataclasses.replace(record, reason=f"{record.reason}; the first of kind {record.kind!r}")
     stored, differs = found
     return dataclasses.replace(record, nearest=known[stored.digest].op, differs=differs)
 

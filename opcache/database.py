@@ -1,10 +1,14 @@
 """The disk level: one diskcache database, used so that none of its known traps can bite.
 
-- It is opened at the first miss in memory, not at import, and only after a look with plain SQLite: a database held by
-  somebody else would block diskcache's constructor for a minute, and rows of its Settings table become attributes.
+Written through diskcache, read with plain SQLite. diskcache's constructor writes a few dozen settings, so it needs
+space and the writer's lock, and takes ten milliseconds with its import. Reading must go on when the disk is full, the
+directory read-only or another process stuck in a transaction, and a process that finds all its kernels need not pay for
+writing.
+
+- Writing is opened only after a look with SQLite: a database held by somebody else would block the constructor for a
+  minute, and rows of the Settings table become attributes.
 - No transaction is ever open while code of others runs; no call retries without end.
-- A connection is used by one thread at a time, closed after each step off the main thread, and left alone in a forked
-  child.
+- A connection is used by one thread at a time, and left alone in a forked child.
 - All settings are passed at each open, as diskcache keeps them in the database and the last opener wins.
 
 Raises what SQLite, diskcache and the file system raise; `faults.classify` sorts it out.
@@ -14,22 +18,26 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import itertools
 import os
 import shutil
 import threading
 import time
+import urllib.parse
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import place
+from .rows import checked_value
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import diskcache
 
-OPEN_DEADLINE = 2.0         # seconds to wait for a writer when opening
+WRITER_DEADLINE = 5.0       # seconds to wait for another writer; a store takes about a millisecond
+_READER_DEADLINE = 1.0      # readers wait only while another process opens or closes the database
 _KEPT_ASIDE = 2             # how many damaged databases stay for a look
 
 _SETTINGS = {
@@ -39,7 +47,6 @@ _SETTINGS = {
     "disk_min_file_size": 1 << 31,      # every value inside the database
     "disk_pickle_protocol": 0,
 }
-_KNOWN_SETTINGS = {*_SETTINGS, "size_limit", "count", "size", "hits", "misses"}
 _KNOWN_TABLES = {"Settings", "Cache"}
 
 
@@ -49,24 +56,89 @@ class Database:
     def __init__(self, root: Path, limit: int, create: bool):
         self.root, self.limit, self.create = root, limit, create
         self.lock = threading.RLock()
-        self._cache: diskcache.Cache | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._writer: diskcache.Cache | None = None
         self._inode = 0
-        self.opened = False         # whether the last step got as far as an open database
+        self.opening = ""           # "read" or "write" while opening for it; stays so if that failed
         _databases.add(self)
 
     @property
     def file(self) -> Path:
         return place.entries(self.root) / "cache.db"
 
-    # ---- steps
+    # ---- reading
 
     def get(self, digest: str) -> bytes | None:
-        with self._open() as cache:
-            return cache.get(digest)
+        """The value of an entry. Raises `Refused` for a row that is not ours."""
+        rows = self._select("SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1", digest)
+        return checked_value(*rows[0]) if rows else None
+
+    def digests(self, newest: int | None = None) -> list[str]:
+        """The digests of the stored entries, the newest first; rows of a foreign form are left out."""
+        rows = self._select("SELECT key FROM Cache WHERE raw = 1 AND mode = 1 AND typeof(key) = 'text' "
+                            "ORDER BY rowid DESC LIMIT ?", -1 if newest is None else newest)
+        return [digest for (digest,) in rows]
+
+    def usage(self) -> tuple[int, int]:
+        """(entries, bytes)."""
+        rows = self._select("SELECT (SELECT count(*) FROM Cache), page_count * page_size "
+                            "FROM pragma_page_count, pragma_page_size")
+        return rows[0] if rows else (0, 0)
+
+    def _select(self, statement: str, *arguments: object) -> list[Any]:
+        """Rows; none if there is no database yet, or another process is just making it."""
+        import sqlite3
+        with self.lock:
+            try:
+                self._check_inode()
+                if self._reader is None:
+                    self._reader = self._open_reader()
+                if self._reader is None:
+                    return []
+                return self._reader.execute(statement, arguments).fetchall()
+            except sqlite3.OperationalError as error:
+                self.close()
+                if str(error).startswith("no such table"):
+                    return []
+                raise
+            except BaseException:
+                self.close()
+                raise
+
+    def _open_reader(self) -> sqlite3.Connection | None:
+        import sqlite3
+        self.opening = "read"
+        place.prepare(self.root, self.create)
+        try:
+            info = os.stat(self.file)
+        except FileNotFoundError:
+            info = None
+        if info is None or info.st_size == 0:
+            self.opening = ""
+            return None
+        self._inode = info.st_ino
+        uri = f"file:{urllib.parse.quote(str(self.file))}?mode=ro"
+        connection = _connect(uri)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            wal = self.file.with_name("cache.db-wal")
+            if "locked" in str(error) or (wal.exists() and wal.stat().st_size):
+                raise
+            # No room, or no permission, for the shared memory of the log; without a log it is not needed.
+            connection = _connect(f"{uri}&immutable=1")
+        except BaseException:
+            connection.close()
+            raise
+        self.opening = ""
+        return connection
+
+    # ---- writing
 
     def set(self, digest: str, data: bytes, tag: str) -> tuple[bool, int]:
         """Store, then make room. Returns whether the entry is there now, and how many others had to go."""
-        with self._open() as cache:
+        with self._writing() as cache:
             before = len(cache) + (digest not in cache)
             cache.set(digest, data, tag=tag)
             if cache.volume() > self.limit:
@@ -74,28 +146,19 @@ class Database:
             return digest in cache, max(0, before - len(cache))
 
     def delete(self, digest: str) -> None:
-        with self._open() as cache:
+        with self._writing() as cache:
             cache.delete(digest)
 
     def clear(self, tag: str | None = None) -> int:
-        with self._open() as cache:
+        """Remove the entries with a tag, or all; returns how many."""
+        with self._writing() as cache:
             return cache.clear() if tag is None else cache.evict(tag)
-
-    def digests(self, newest: int | None = None) -> list[str]:
-        """The digests of the stored entries, the newest first; rows of a foreign form are left out."""
-        with self._open() as cache:
-            return [d for d in itertools.islice(reversed(cache), newest) if d is not None]
-
-    def usage(self) -> tuple[int, int]:
-        """(entries, bytes)."""
-        with self._open() as cache:
-            return len(cache), cache.volume()
 
     def sweep(self) -> list[str]:
         """Check the database's structure and delete rows that are not ours. Returns what was found."""
         import sqlite3
-        with self._open():
-            connection = sqlite3.connect(self.file, timeout=OPEN_DEADLINE, isolation_level=None)
+        with self._writing():
+            connection = sqlite3.connect(self.file, timeout=WRITER_DEADLINE, isolation_level=None)
             with contextlib.closing(connection):
                 found = [f"database: {line}" for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
                 foreign = connection.execute(
@@ -103,34 +166,24 @@ class Database:
                     "OR typeof(value) IS NOT 'blob' OR typeof(key) IS NOT 'text'").rowcount
         return found + ([f"{foreign} rows of a foreign form (removed)"] if foreign > 0 else [])
 
-    # ---- the handle
-
     @contextlib.contextmanager
-    def _open(self) -> Iterator[Any]:
+    def _writing(self) -> Iterator[Any]:
         with self.lock:
             try:
-                self.opened = False
-                cache = self._current()
-                self.opened = True
-                yield cache
+                self._check_inode()
+                if self._writer is None:
+                    self._writer = self._open_writer()
+                yield self._writer
             except BaseException:
                 self.close()        # whatever the connection was in the middle of is rolled back
                 raise
             finally:
-                if threading.current_thread() is not threading.main_thread() and self._cache is not None:
-                    self._cache.close()
+                # diskcache has a connection per thread, which nobody would close when the thread ends.
+                if threading.current_thread() is not threading.main_thread() and self._writer is not None:
+                    self._writer.close()
 
-    def _current(self) -> diskcache.Cache:
-        if self._cache is not None:
-            with contextlib.suppress(OSError):
-                if os.stat(self.file).st_ino == self._inode:
-                    return self._cache
-            self.close()            # the directory was removed or replaced under us
-        self._cache = self._connect()
-        self._inode = os.stat(self.file).st_ino
-        return self._cache
-
-    def _connect(self) -> diskcache.Cache:
+    def _open_writer(self) -> diskcache.Cache:
+        self.opening = "write"
         place.prepare(self.root, self.create)
         with contextlib.suppress(FileNotFoundError):
             self._inode = os.stat(self.file).st_ino
@@ -138,15 +191,30 @@ class Database:
         import diskcache
 
         from .disk import RawDisk
-        return diskcache.Cache(_verbatim(place.entries(self.root)), timeout=1, disk=RawDisk, size_limit=self.limit,
-                               **_SETTINGS)
+        writer = diskcache.Cache(_verbatim(place.entries(self.root)), timeout=WRITER_DEADLINE, disk=RawDisk,
+                                 size_limit=self.limit, **_SETTINGS)
+        self._inode = os.stat(self.file).st_ino
+        self.opening = ""
+        return writer
+
+    # ---- both
+
+    def _check_inode(self) -> None:
+        """Let go of a database that was removed or replaced under us."""
+        if self._reader is None and self._writer is None:
+            return
+        with contextlib.suppress(OSError):
+            if os.stat(self.file).st_ino == self._inode:
+                return
+        self.close()
 
     def close(self) -> None:
         with self.lock:
-            cache, self._cache = self._cache, None
-            if cache is not None:
-                with contextlib.suppress(Exception):
-                    cache.close()
+            for handle in (self._reader, self._writer):
+                if handle is not None:
+                    with contextlib.suppress(Exception):
+                        handle.close()
+            self._reader = self._writer = None
 
     def set_aside(self) -> Path | None:
         """Move a database that cannot be read out of the way; None if another process has done it already."""
@@ -166,23 +234,37 @@ class Database:
         return target
 
 
+def _connect(uri: str) -> sqlite3.Connection:
+    import sqlite3
+    return sqlite3.connect(uri, uri=True, timeout=_READER_DEADLINE, isolation_level=None, check_same_thread=False)
+
+
 def _vet(file: Path) -> None:
     """Look at a database before diskcache opens it. Raises DatabaseError for one that is not a cache of ours, and
     OperationalError ("database is locked") if a writer keeps it for longer than the deadline."""
     if not file.exists() or file.stat().st_size == 0:
         return
     import sqlite3
-    with contextlib.closing(sqlite3.connect(file, timeout=OPEN_DEADLINE, isolation_level=None)) as connection:
+    with contextlib.closing(sqlite3.connect(file, timeout=WRITER_DEADLINE, isolation_level=None)) as connection:
         tables = {n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
         if not {t for t in tables if not t.startswith("sqlite_")} <= _KNOWN_TABLES:
             raise sqlite3.DatabaseError(f"a database with other tables: {sorted(tables - _KNOWN_TABLES)}")
         if "Settings" in tables:
-            settings = {k for (k,) in connection.execute("SELECT key FROM Settings")}
-            if not settings <= _KNOWN_SETTINGS:
-                others = sorted(map(str, settings - _KNOWN_SETTINGS))
-                raise sqlite3.DatabaseError(f"a database with other settings: {others}")
+            for (name,) in connection.execute("SELECT key FROM Settings"):
+                if not _is_setting(name):
+                    raise sqlite3.DatabaseError(f"a database with the setting {name!r:.80}")
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
+
+
+def _is_setting(name: object) -> bool:
+    """diskcache makes each setting an attribute of its cache, and each "sqlite_" one a pragma."""
+    import diskcache
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        return False
+    if name.startswith("sqlite_"):
+        return name in diskcache.DEFAULT_SETTINGS
+    return not hasattr(diskcache.Cache, name)
 
 
 def _verbatim(folder: Path) -> str:
@@ -230,8 +312,8 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     for database in list(_databases):
         database.lock = threading.RLock()
-        _left_alone.append(database._cache)
-        database._cache = None
+        _left_alone.extend((database._reader, database._writer))
+        database._reader = database._writer = None
 
 
 def _at_exit() -> None:

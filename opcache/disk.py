@@ -14,12 +14,7 @@ from typing import Any
 import diskcache
 
 from .key import is_digest
-
-_MODE_RAW = 1
-
-
-class Refused(Exception):
-    """A row that this class cannot have written."""
+from .rows import MODE_RAW, Refused, checked_value
 
 
 class RawDisk(diskcache.Disk):
@@ -41,12 +36,10 @@ class RawDisk(diskcache.Disk):
     def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, Any]:
         if read or type(value) is not bytes:
             raise TypeError(f"values are bytes, not {type(value).__name__}")
-        return 0, _MODE_RAW, None, sqlite3.Binary(value)
+        return 0, MODE_RAW, None, sqlite3.Binary(value)
 
     def fetch(self, mode: object, filename: object, value: object, read: bool) -> bytes:
-        if mode != _MODE_RAW or filename is not None or type(value) is not bytes or read:
-            raise Refused(f"a row of mode {mode!r:.20}, file name {filename!r:.80}, value {type(value).__name__}")
-        return value
+        return checked_value(mode, filename, value)
 
     def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
         raise Refused("entries have no files")

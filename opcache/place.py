@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from .entry import FORMAT
@@ -55,13 +56,13 @@ def prepare(root: Path, create: bool) -> Path:
             if create and not folder.exists():
                 _make(folder)
             if folder.exists():
-                _check_own(folder, stat.S_ISDIR)
+                _check_own(folder, stat.S_ISDIR, create)
         if create and not os.access(real, os.W_OK | os.X_OK):
             raise NoPlace("it is not writable")
         for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
             file = entries(real) / name
             if file.exists() or file.is_symlink():
-                _check_own(file, stat.S_ISREG)
+                _check_own(file, stat.S_ISREG, create)
     except RuntimeError as error:           # no home directory
         raise NoPlace(str(error)) from None
     except OSError as error:
@@ -75,11 +76,11 @@ def _make(folder: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def _check_own(path: Path, right_type: object) -> None:
+def _check_own(path: Path, right_type: Callable[[int], bool], write: bool) -> None:
     info = path.lstat()
-    if not right_type(info.st_mode):        # type: ignore[operator]
+    if not right_type(info.st_mode):
         raise NoPlace(f"{path} is not a plain {'directory' if right_type is stat.S_ISDIR else 'file'}")
-    if info.st_uid != os.geteuid():
+    if info.st_uid != os.geteuid() and (write or info.st_uid != 0):     # what root provides may be read
         raise NoPlace(f"{path} belongs to user {info.st_uid}, not to you ({os.geteuid()})")
     if info.st_mode & _OTHERS_WRITE and path.is_dir():
         raise NoPlace(f"{path} can be written by others (mode {stat.S_IMODE(info.st_mode):04o}); "

@@ -97,7 +97,7 @@ _watcher = _Watcher()
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[None]:
+def show_progress(what: str) -> Iterator[None]:
     """Show `what` on stderr if the block takes longer than a second, unless `config.progress` is off."""
     if not config.progress:
         yield

@@ -27,12 +27,12 @@ from .flight import Flight, Flights, replica
 from .key import Key, is_digest
 from .lock import KeyLock
 from .memory import Memory
-from .progress import progress
+from .progress import show_progress
 from .report import CompileCount, CompileRecord, Counts, Log
 
 T = TypeVar("T")
 
-RETRY_AFTER = 30.0          # seconds until a disk that could not be opened is tried again
+RETRY_AFTER = 30.0          # seconds until a disk that could not be opened, or written to, is tried again
 _FAILURES_KEPT = 1000
 
 
@@ -48,7 +48,8 @@ class Cache:
         self.state = ""             # what the disk level does
         self._settings: tuple[object, ...] = ()
         self._database: Database | None = None
-        self._retry_at = 0.0
+        self._retry_at = 0.0            # monotonic time before which the disk is left alone
+        self._write_at = 0.0            # the same for writing: reads work while another process holds the database
         self._bundle: Bundle | None = None
         self._bundle_path: Path | None = None
         self._failures: dict[str, Exception] = {}
@@ -127,7 +128,7 @@ class Cache:
         with self._guard:
             if self._database is not None:
                 self._database.close()
-            self._database, self._settings, self._retry_at = None, (), 0.0
+            self._database, self._settings, self._retry_at, self._write_at = None, (), 0.0, 0.0
             self._close_bundle()
 
     @contextlib.contextmanager
@@ -206,7 +207,7 @@ class Cache:
 
         self._count(misses=1)
         try:
-            with progress(f"{op} ({key.kind})" if op else key.kind):
+            with show_progress(f"{op} ({key.kind})" if op else key.kind):
                 body = compile()
             seconds = time.perf_counter() - start
             if type(body) is not bytes:
@@ -277,7 +278,7 @@ class Cache:
 
     def store(self, entry: Entry) -> bool:
         database = self.disk()
-        if database is None or not database.create:
+        if database is None or not database.create or time.monotonic() < self._write_at:
             return False
         data = entry.encode()
         if len(data) > database.limit // 4:
@@ -305,9 +306,11 @@ class Cache:
                     if again:
                         continue
                 else:
-                    if not database.opened:         # do not wait for it at every kernel
+                    if database.opening == "read":      # do not run into it again at every kernel
                         self._retry_at = time.monotonic() + RETRY_AFTER
                         self.state = f"memory only for {RETRY_AFTER:.0f} s: {error}"
+                    elif database.opening == "write" or kind == "busy":
+                        self._write_at = time.monotonic() + RETRY_AFTER
                     self.faults.report(kind, f"{type(error).__name__}: {error}", database.root)
             break
         return otherwise
