@@ -6,18 +6,19 @@ op name -> rule. An op's in-place and out= forms share its rule.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from typing import Any
 
 FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index")
 
 # Ops that PyTorch composes of others unless a device registers them itself; served here because one kernel is faster.
-COMPOSITES = ("native_layer_norm", "embedding", "scaled_dot_product_attention")
+COMPOSITES = ("aten::native_layer_norm", "aten::embedding", "aten::scaled_dot_product_attention")
 
 
-def register() -> None:
-    """Enter every family's kernels into the route table."""
-    from ..dispatch.routes import register_kernel
+def served() -> Iterator[tuple[Any, Any]]:
+    """Every op overload that a kernel of this package serves, with its rule."""
     from .rules import forms
     for family in FAMILIES:
         for name, rule in importlib.import_module(f".{family}", __name__).ROUTES.items():
             for op in forms(name):
-                register_kernel(op, rule)
+                yield op, rule

@@ -10,6 +10,7 @@ import torch
 from .. import logs
 from ..config import config
 from ..errors import UnsupportedTorchError
+from ..kernels import COMPOSITES
 from . import call, host, native, routes, special
 from .schema import OpOverload, by_name
 
@@ -29,7 +30,8 @@ def register() -> None:
         raise UnsupportedTorchError(version=torch.__version__, missing="DLPack capsules as known", supported="2.13 to 2.14")
     logs.apply()
     taken = set(torch._C._dispatch_get_registrations_for_dispatch_key(KEY))
-    for name in {*torch._C._dispatch_get_registrations_for_dispatch_key("CPU"), *special.ON_CPU} - taken:
+    served = {*torch._C._dispatch_get_registrations_for_dispatch_key("CPU"), *special.ON_CPU, *COMPOSITES} - taken
+    for name in served:
         if name.startswith("aten::"):
             install(name, _first_call(name))
     for name, function in special.DECOMPOSED.items():
@@ -39,6 +41,7 @@ def register() -> None:
     for key, kind in special.REFUSED_LAYOUTS.items():
         everything.fallback(key, special.refuse_layout(kind), False)
     _use_up_override_warning()
+    install("aten::_copy_from", special.copies(lambda: entry(torch.ops.aten._copy_from.default)))
     routes.on_change(_replace)
     routes.on_provide(_stand_in)
     config.listeners.extend((logs.apply, _settings_changed))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -90,8 +91,17 @@ def _nearest(name: str) -> str:
 
 # ---- the table
 
+@functools.cache
+def load_kernels() -> None:
+    """Enter the kernels of this package, at the first op: importing them takes longer than importing the package."""
+    from .. import kernels
+    for op, rule in kernels.served():
+        _kernels.setdefault(op, Route(Kind.KERNEL, f"kernel {_label(rule)}", rule, rule))
+
+
 def route(op: OpOverload) -> Route:
     """The op's route, and why it is that one."""
+    load_kernels()
     loader = _loaders.pop(op._name, None)
     if loader is not None:
         loader()
@@ -184,6 +194,7 @@ def _notify(op: OpOverload) -> None:
 
 def registered() -> dict[OpOverload, Route]:
     """The ops with a kernel. Loads all kernels."""
+    load_kernels()
     for load in set(_loaders.values()):
         load()
     _loaders.clear()

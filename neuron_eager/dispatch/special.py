@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..device import memory
+from ..device import memory, plumbing
 from ..errors import UnsupportedLayoutError
 
 aten = torch.ops.aten
@@ -88,6 +88,21 @@ def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, 
     return out.resize_(bins).copy_(histc(self, bins, min, max))
 
 
+# ---- copies
+
+def copies(entry: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """The kernel of `_copy_from`: casts and changes of layout on one device are compute; the rest is a transfer.
+
+    entry() gives what runs them. A lazily conjugated or negated source keeps to the transfer, which resolves it.
+    """
+    def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+        if self.device == dst.device and not (self.is_conj() or self.is_neg() or dst.is_conj() or dst.is_neg()) and (
+                self.dtype != dst.dtype or self.stride() != dst.stride() or not self.is_contiguous()):
+            return entry()(self, dst)
+        return plumbing.copy_from(self, dst, non_blocking)
+    return copy_from
+
+
 # ---- attention
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
@@ -119,7 +134,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
     tensors = [t for t in (query, key, value, attn_mask) if t is not None]
     if all(type(t) in (Tensor, torch.nn.Parameter) and not t.is_cpu for t in tensors) and not (
             attn_mask is not None and attn_mask.requires_grad):
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         with torch._C._AutoDispatchBelowAutograd():
+            if not recorded and not dropout_p and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+                return op(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
             aliases = [None if t is None else memory.to_cpu(t) for t in (query, key, value, attn_mask)]
             choice = torch._fused_sdp_choice(*aliases, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if choice == _FLASH:
@@ -151,6 +169,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 ON_CPU: dict[str, Callable[..., Any]] = {
+    "aten::_copy_from": lambda self, dst, non_blocking=False: dst.copy_(self),
     "aten::convolution_overrideable": torch.convolution,
     "aten::convolution_backward_overrideable": convolution_backward,
     "aten::_thnn_fused_lstm_cell": lstm_cell,
