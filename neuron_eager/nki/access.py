@@ -109,7 +109,7 @@ def _locate(t: NkiTensor) -> tuple[np.ndarray | None, np.ndarray | None, np.ndar
     for d, (n, stride) in enumerate(zip(shape, t.byte_strides)):
         addresses += (np.arange(n) * stride).reshape([-1 if i == d else 1 for i in range(len(shape))])
     if part.kind == "vector":
-        rows = index.reshape(-1)[:shape[0]].reshape([-1] + [1] * (len(shape) - 1))
+        rows = index.T.reshape(-1)[:shape[0]].reshape([-1] + [1] * (len(shape) - 1))
     else:
         group = 16
         flat = index.reshape(index.shape[0], -1)

@@ -81,12 +81,12 @@ def check_written(t: NkiTensor, what: str, loc: Loc | None) -> None:
     if t.storage.written is None:
         return
     if t.dynamic:
-        addresses, valid = access.addresses(t)
-        flags = t.storage.written[addresses]
-        if valid is not None:
-            flags = flags | ~valid
         if isinstance(t.dynamic[0].index, type(t)):
             check_written(t.dynamic[0].index, f"{what}: its index", loc)
+        addresses, valid = access.addresses(t)
+        flags = t.storage.written[addresses if valid is None else np.where(valid, addresses, 0)]
+        if valid is not None:
+            flags = flags | ~valid
     else:
         flags = _flags(t)
     if not flags.all():
