@@ -1,9 +1,7 @@
 """What every executor offers: a kernel and its tensor specs in, something that runs on raw pointers out."""
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType
 from typing import Any, Protocol
 
 from ..nki.jit import Kernel
@@ -73,15 +71,3 @@ def _hashable(value: Any) -> Any:
         return tuple(_hashable(v) for v in value)
     return type(value), value
 
-
-def calls_breakpoint(kernel: Kernel) -> bool:
-    """Whether the kernel's own code, or a function defined in it, calls `breakpoint()`."""
-    code = getattr(inspect.unwrap(kernel.func), "__code__", None)
-    return code is not None and any("breakpoint" in c.co_names for c in _codes(code))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import NativeUnsupported, NkiValueNeededError, Unavailable
+from ..nki.debugging import stops_in
 from ..nki.jit import Kernel, in_order, trace
-from .base import Executable, Specs, calls_breakpoint, flat, frozen
+from .base import Executable, Specs, flat, frozen
 from .interpreter import Interpreted
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,9 @@ class NativeExecutor:
         return found
 
     def make(self, kernel: Kernel, specs: Specs, constants: Mapping[str, Any]) -> Executable:
-        if calls_breakpoint(kernel):
-            return interpreted(kernel, specs, constants, "it calls breakpoint()")
+        stop = stops_in(kernel)
+        if stop is not None:
+            return interpreted(kernel, specs, constants, stop)
         if kernel.lnc != 1:
             return interpreted(kernel, specs, constants, "it runs on two cores")
         try:
