@@ -204,7 +204,7 @@ def to_neuron_call(self: Word, args: Word, nargs: Word) -> Word:
     if nargs != 2:
         return slow(s, args, nargs)
     index = PyLong_AsLongLong(args[1])
-    m = exported(rt, args[0]) if index >= 0 and index < DEVICES else 0
+    m: Word = exported(rt, args[0]) if index >= 0 and index < DEVICES else 0
     if m == 0:
         return slow(s, args, nargs)
     span, sizes, strides = 1, m[M_SIZES], m[M_STRIDES]
@@ -224,7 +224,7 @@ def to_cpu_call(self: Word, args: Word, nargs: Word) -> Word:
     """(plain neuron tensor) -> a CPU tensor on its memory."""
     s = PyLong_AsVoidPtr(self)
     rt, out = s[S_RT], local(1)
-    m = exported(rt, args[0]) if nargs == 1 else 0
+    m: Word = exported(rt, args[0]) if nargs == 1 else 0
     if m == 0:
         return slow(s, args, nargs)
     m[M_DEVICE] = CPU

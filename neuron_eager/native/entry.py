@@ -29,7 +29,7 @@ from .runtime import FASTCALL, KEYWORDS, Runtime, Word, builtin, cells, immortal
 __all__ = ["Argument", "Constant", "Entry", "Foreach", "Output", "Plan", "constant", "runtime"]
 
 STATIC_TYPES = (str, torch.dtype, torch.device, torch.layout, torch.memory_format)     # their == is C code
-NUMBERS = (int, float, bool)
+DESCRIBED = (torch.Tensor, torch.nn.Parameter, int, float, bool, type(None))            # these are in the key by value
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Entry:
         try:
             values = struct.unpack(f"<{hot.F_WORDS}q", frame)
             leaves = [leaf for a in (*args, *kwargs.values()) for leaf in (a if type(a) is list else [a])]
-            statics = [a for a in leaves if a is not None and not isinstance(a, (torch.Tensor, *NUMBERS))]
+            statics = [a for a in leaves if type(a) not in DESCRIBED]
             if any(type(a) not in STATIC_TYPES for a in statics):
                 return None
             outputs = list(dict.fromkeys(p for p in (*pointers, *results) if isinstance(p, Output)))

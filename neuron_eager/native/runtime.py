@@ -223,12 +223,9 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The same values as a plain strided torch.Tensor."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         raise TypeError(f"expected a dense tensor, not {getattr(tensor, 'layout', type(tensor).__name__)}")
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if type(plain) is not torch.Tensor:
-        plain = plain.as_subclass(torch.Tensor)
-    elif plain.is_set_to(tensor) and type(tensor) is torch.Tensor:
+    if type(tensor) is torch.Tensor and not tensor.is_conj() and not tensor.is_neg():
         raise TypeError(f"a {tensor.dtype} tensor on {tensor.device} has no DLPack form")
-    return plain
+    return tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
 
 
 _lock = threading.Lock()

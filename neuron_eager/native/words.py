@@ -10,8 +10,8 @@ Every value is one 64-bit word, an integer or an address.
     + - * & | ^ << >>       on words; >> is logical;  comparisons are signed;  and, or, not  short-circuit
     a if c else b
 
-Statements: assignment (to tuples too: all values are computed first), `x += 1`, if, while, `for i in range(n)` (n is
-read at each turn), break, continue, return, pass, docstrings, and
+Statements: assignment (to tuples too: all values are computed first), `x: Word = y`, `x += 1`, if, while,
+`for i in range(n)` (n is read at each turn), break, continue, return, pass, docstrings, and
 
     try:                    cleanup also runs when a C++ exception passes through; the exception goes on
         f(x)
@@ -94,7 +94,7 @@ class Module:
     @property
     def text(self) -> str:
         """The module as LLVM IR."""
-        lines = [f"@{name} = external global i8" for name in sorted(self.objects)]
+        lines = [f"@{name} = external global i8" for name in sorted(self.objects - set(self.externs))]
         lines += [f"declare {_TYPE[e.returns]} @{name}({', '.join(['i64'] * n)})"
                   for name, (e, n) in sorted(self.externs.items())]
         if self.unwinds:
@@ -334,6 +334,8 @@ class _Compiler:
     def statement(self, s: ast.stmt) -> None:
         match s:
             case ast.Assign(targets=[target], value=value):
+                self.assign(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.assign(target, value)
             case ast.AugAssign() if type(s.op) in _BINARY:
                 self.assign(s.target, ast.copy_location(ast.BinOp(_loaded(s.target), s.op, s.value), s))
