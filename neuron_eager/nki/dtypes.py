@@ -76,6 +76,15 @@ ALL: dict[str, DType] = {str(v): v for v in list(globals().values()) if isinstan
 _BY_NUMPY = {d.numpy: d for d in reversed(ALL.values()) if d.packed == 1 and d is not tfloat32}
 
 
+_LOW = ("bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2")
+_WIDE = {name: DType(name, np.float32, "f") for name in _LOW}
+
+
+def in_float32(dtype: DType) -> DType:
+    """The dtype of the same name whose values are kept in float32 (NKI_PRECISE_FP=0), for the low-precision types."""
+    return _WIDE.get(dtype, dtype)
+
+
 def as_dtype(value: Any) -> DType:
     """The DType of a DType, a name ("float32", "torch.bfloat16", "bool_"), a NumPy dtype or a torch dtype.
 

@@ -1,6 +1,7 @@
 """The interpreter: each instruction is executed at once, on real tiles."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from ..errors import NkiError, NkiTypeError, NkiUninitializedError
 from . import access, machine, memory
 from .base import BaseMachine
 from .buffers import MemoryRegion, shared_hbm
-from .dtypes import DType, as_dtype
+from .dtypes import DType, as_dtype, in_float32
 from .location import here
 from .program import Instr, Program
 from .registers import VirtualRegister
@@ -34,6 +35,7 @@ class Interpreter(BaseMachine):
         super().__init__(name, target, core, cores, grid)
         self.state = State()
         self.shared = shared
+        self.precise = os.environ.get("NKI_PRECISE_FP", "1") != "0"     # else bfloat16 and fp8 are kept in float32
         self.follow_writes = config.check_uninitialized if follow_writes is None else follow_writes
         self.special: dict[str, Callable[[dict[str, Any], Instr], None]] = {
             "fori_loop": self._fori_loop, "while_loop": self._while_loop, "device_print": _device_print,
@@ -50,7 +52,7 @@ class Interpreter(BaseMachine):
         return whole(storage)
 
     def _fresh(self, shape: tuple[int, ...], dtype: DType, buffer: MemoryRegion, name: str) -> Storage:
-        storage = self.storage(shape, dtype, buffer, name)
+        storage = self.storage(shape, dtype if self.precise else in_float32(dtype), buffer, name)
         storage.data = memory.poisoned(storage)
         if self.follow_writes or not buffer.on_chip:
             storage.written = np.zeros(storage.nbytes, bool)
@@ -64,6 +66,7 @@ class Interpreter(BaseMachine):
 
     def argument(self, storage: Storage, byte_offset: int) -> NkiTensor:
         """The tensor of an argument whose bytes are in `storage`."""
+        storage.is_argument = True
         self.storages.append(storage)
         return NkiTensor(storage, byte_offset, storage.shape, storage.base_strides, storage.dtype)
 

@@ -140,6 +140,7 @@ def trace(kernel: Kernel | Callable[..., Any], specs: Mapping[str, Any] | Sequen
     language or the target does not allow, and NkiValueNeededError where Python needs a tile's value.
     """
     from . import memcheck
+    from .debugging import no_stops
     from .tracer import Tracer, gc_paused
     if not isinstance(kernel, Kernel):
         kernel = Kernel(kernel)
@@ -155,7 +156,7 @@ def trace(kernel: Kernel | Callable[..., Any], specs: Mapping[str, Any] | Sequen
     arguments = {name: _symbolic(tracer, name, spec) for name, spec in in_order(kernel, specs)}
     arguments.update(constants or {})
     arguments = kernel.bind((), arguments) if not _has_variadic(kernel) else arguments
-    with gc_paused(), machine.use(tracer):
+    with gc_paused(), no_stops(), machine.use(tracer):
         result = run(kernel, arguments)
         outputs = checked_outputs(kernel, result)
         tracer.program.returns_tuple = isinstance(result, (tuple, list))
@@ -216,7 +217,7 @@ def checked_outputs(kernel: Kernel, result: Any) -> list[NkiTensor]:
         if part.storage.buffer.on_chip:
             raise NkiTypeError(f"{what} {part.describe()}, which is on chip; copy it to nl.ndarray(..., "
                                "buffer=nl.shared_hbm) with nisa.dma_copy and return that", part.storage.loc)
-        if part.storage.buffer is not shared_hbm and part.storage.owner is None:
+        if part.storage.buffer is not shared_hbm and not part.storage.is_argument:
             raise NkiTypeError(f"{what} {part.describe()}; allocate outputs in nl.shared_hbm", part.storage.loc)
         if part.dynamic:
             raise NkiTypeError(f"{what} {part.describe()}, whose address is known only at run time", kernel.loc)

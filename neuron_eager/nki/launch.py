@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import config
-from ..errors import NkiTypeError
+from ..errors import NkiNotImplementedError, NkiTypeError
 from . import machine, memcheck, memory
 from .buffers import private_hbm, shared_hbm
-from .dtypes import DType, as_dtype
+from .dtypes import DType, as_dtype, in_float32
 from .interpreter import Interpreter, check_output
 from .jit import Kernel, checked_outputs, run
 from .program import TensorSpec
@@ -24,6 +24,7 @@ class Array:
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
+        self.copy: np.ndarray | None = None     # float32 values that the interpreter works on instead
         if isinstance(value, np.ndarray):
             self.dtype = as_dtype(value.dtype)
             self.shape, self.byte_strides = value.shape, value.strides
@@ -44,12 +45,28 @@ class Array:
         low, _ = memory.span(self.shape, self.byte_strides, self.dtype.itemsize)
         return TensorSpec(self.shape, tuple(s // self.dtype.itemsize for s in self.byte_strides), self.dtype, -low)
 
+    def values(self) -> np.ndarray:
+        """The elements, as an array that aliases the argument's memory."""
+        low, end = memory.span(self.shape, self.byte_strides, self.dtype.itemsize)
+        return np.ndarray(self.shape, self.dtype.numpy, memory.bytes_at(self.address + low, end - low), -low,
+                          self.byte_strides)
+
     @property
     def pointer(self) -> int:
         """The lowest address of the tensor: what an executable takes."""
         return self.address + memory.span(self.shape, self.byte_strides, self.dtype.itemsize)[0]
 
     def tensor(self, machine: Interpreter, shared: bool) -> NkiTensor:
+        """The argument on a machine: the caller's own memory, or a float32 copy of low precision (NKI_PRECISE_FP=0)."""
+        wide = self.dtype if machine.precise else in_float32(self.dtype)
+        if wide is not self.dtype:
+            if machine.cores > 1:
+                raise NkiNotImplementedError(f"NKI_PRECISE_FP=0 with an argument of {self.dtype} on two cores")
+            self.copy = np.array(self.values(), np.float32)
+            storage = Storage(len(machine.storages), self.name, self.shape, wide, private_hbm, self.copy.nbytes, 0,
+                              None, self.copy.reshape(-1).view(np.uint8))
+            storage.owner = self.value
+            return machine.argument(storage, 0)
         low, end = memory.span(self.shape, self.byte_strides, self.dtype.itemsize)
         storage = Storage(len(machine.storages), self.name, self.shape, self.dtype,
                           shared_hbm if shared else private_hbm, end - low, 0, None,
@@ -130,6 +147,9 @@ def interpret(kernel: Kernel, arguments: Mapping[str, Any], arrays: Sequence[Arr
     outputs = checked_outputs(kernel, result)
     for t in outputs:
         check_output(t)
+    for a in arrays:
+        if a.copy is not None:
+            a.values()[...] = a.copy.astype(a.dtype.numpy)
     results = [_leave(t, arrays) for t in outputs]
     if result is None:
         return None
@@ -164,11 +184,12 @@ def describe(arguments: Mapping[str, Any]) -> str:
 def _leave(t: NkiTensor, arrays: Sequence[Array]) -> Any:
     """A returned tensor as what the caller gets: the argument itself, or a new array of the callers' kind."""
     for a in arrays:
-        if t.storage.owner is a.value and t.shape == a.shape and t.byte_strides == a.byte_strides:
+        if t.storage.owner is a.value and t.shape == a.shape and (t.byte_strides == a.byte_strides or
+                                                                  a.copy is not None):
             return a.value
     from . import access
     values = np.ascontiguousarray(access.read(t))
-    return to_device(values, t.dtype, arrays[0].device if arrays else None)
+    return to_device(values, as_dtype(values.dtype), arrays[0].device if arrays else None)
 
 
 def new_array(spec: TensorSpec, device: Any) -> Array:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from .location import Loc
     from .tensor import NkiTensor, Storage
 
-_POISON: dict[DType, bytes] = {}
+_POISON: dict[tuple[str, np.dtype[Any]], bytes] = {}
 
 
 def poison(dtype: DType) -> bytes:
     """The bytes of one uninitialised element: NaN for floats, all ones for packed types, 4 for integers."""
-    found = _POISON.get(dtype)
+    key = (dtype, dtype.numpy)
+    found = _POISON.get(key)
     if found is None:
         if dtype.packed > 1:
             found = b"\xff" * dtype.itemsize
@@ -27,7 +28,7 @@ def poison(dtype: DType) -> bytes:
             found = np.array(np.nan).astype(dtype.numpy).tobytes()
         else:
             found = np.array(1 if dtype is bool_ else 4).astype(dtype.numpy).tobytes()
-        _POISON[dtype] = found
+        _POISON[key] = found
     return found
 
 

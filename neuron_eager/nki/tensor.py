@@ -26,7 +26,8 @@ class Storage:
     """
 
     __slots__ = ("id", "name", "shape", "dtype", "buffer", "nbytes", "partition_bytes", "loc", "data", "written",
-                 "address", "base_strides", "first_use", "last_use", "owner", "psum_state", "__weakref__")
+                 "address", "base_strides", "first_use", "last_use", "owner", "is_argument", "psum_state",
+                 "__weakref__")
 
     def __init__(self, id: int, name: str, shape: tuple[int, ...], dtype: DType, buffer: MemoryRegion, nbytes: int,
                  partition_bytes: int, loc: Loc | None, data: np.ndarray | None = None) -> None:
@@ -37,6 +38,7 @@ class Storage:
         self.base_strides = views.contiguous(shape, dtype.itemsize)     # bytes
         self.first_use = self.last_use = -1                             # instruction numbers
         self.owner: Any = None                                          # keeps foreign memory alive
+        self.is_argument = False
         self.psum_state: Any = None                                     # what matmuls have written, see psum.py
 
     @property
@@ -172,7 +174,7 @@ class NkiTensor:
 
     def view(self, dtype: Any) -> NkiTensor:
         """The same bytes as another dtype; the last dimension is rescaled."""
-        return views.view_dtype(self, as_dtype(dtype))
+        return views.view_dtype(self, self._same(as_dtype(dtype)))
 
     reinterpret_cast = view
 
@@ -180,7 +182,11 @@ class NkiTensor:
            vector_offset: NkiTensor | None = None, indirect_dim: int = 0, dtype: Any = None) -> NkiTensor:
         """An access pattern `[[stride, count], ...]` in elements of the underlying storage; see `views.ap`."""
         return views.ap(self, pattern, offset, scalar_offset, vector_offset, indirect_dim,
-                        self.dtype if dtype is None else as_dtype(dtype))
+                        self.dtype if dtype is None else self._same(as_dtype(dtype)))
+
+    def _same(self, dtype: DType) -> DType:
+        """`dtype`, or the storage's own where that has the same name and keeps its values in float32."""
+        return self.storage.dtype if dtype == self.storage.dtype else dtype
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
         """Columns at run-time free offsets (trn3): column j is at index[j % 16, j // 16] (32 for the tensor engine)."""

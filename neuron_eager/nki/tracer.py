@@ -41,7 +41,7 @@ class Tracer(BaseMachine):
         if spec.offset_bytes + low < 0:
             raise ValueError(f"argument {name}: offset_bytes {spec.offset_bytes} does not cover strides {spec.strides}")
         storage.base_strides = strides
-        storage.owner = spec
+        storage.is_argument = True
         self.storages.append(storage)
         t = NkiTensor(storage, spec.offset_bytes, spec.shape, strides, spec.dtype)
         self.program.inputs.append(t)

@@ -82,7 +82,8 @@ def test_named_views():
     same(t.flatten_dims(1, 2), a.reshape(8, 24))
     same(t.reshape((8, 2, 12)), a.reshape(8, 2, 12))
     same(t.reshape(8, -1), a.reshape(8, 24))
-    same(t.rearrange(("p", "a", ("b", "c")), ("p", "b", "a", "c"), {"c": 3}), a.reshape(8, 4, 2, 3).transpose(0, 2, 1, 3))
+    same(t.rearrange(("p", "a", ("b", "c")), ("p", "b", "a", "c"), {"c": 3}),
+         a.reshape(8, 4, 2, 3).transpose(0, 2, 1, 3))
     same(t.rearrange(("p", "a", "b"), ("p", ("a", "b"))), a.reshape(8, 24))
     same(t.view(nl.uint8), a.view(np.uint8).reshape(8, 4, 24))
     same(t.view("bfloat16").view(nl.float32), a)
