@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import admin
-from .bundle import BundleSummary
 from .key import Difference, Key, source_digest
 from .progress import show_progress
 from .report import CacheInfo, CompileCount, CompileRecord, CompileReport
 from .store import Cache
 
+if TYPE_CHECKING:
+    from .bundle import BundleSummary
+
 __all__ = [
-    "BundleSummary", "Cache", "CacheInfo", "CompileCount", "CompileRecord", "CompileReport", "Difference", "Key",
+    "Cache", "CacheInfo", "CompileCount", "CompileRecord", "CompileReport", "Difference", "Key",
     "cache", "cache_info", "check", "close", "compile_report", "count_compiles", "export_bundle", "forget", "get",
     "get_or_compile", "import_bundle", "purge", "put", "show_progress", "source_digest",
 ]
@@ -64,30 +66,36 @@ def close() -> None:
 
 def cache_info() -> CacheInfo:
     """Hits, misses, sizes, place and faults."""
+    from . import admin
     return admin.cache_info(_cache)
 
 
 def compile_report() -> CompileReport:
     """What was compiled in this process, why it was not there, and how long it took."""
+    from . import admin
     return admin.compile_report(_cache)
 
 
 def check() -> list[str]:
     """Verify all entries, remove what is damaged, and return what was found."""
+    from . import admin
     return admin.check(_cache)
 
 
 def purge(op: str | None = None, kind: str | None = None) -> int:
     """Remove the entries of an op or kind, or all; returns how many were on disk."""
+    from . import admin
     return admin.purge(_cache, op, kind)
 
 
 def export_bundle(path: str | Path, kinds: Collection[str] | None = None,
                   ops: Collection[str] | None = None) -> BundleSummary:
     """Write entries to one file, which `config.cache_bundle` reads in place and `import_bundle` copies from."""
+    from . import admin
     return admin.export_bundle(_cache, path, kinds, ops)
 
 
 def import_bundle(path: str | Path) -> BundleSummary:
     """Verify a bundle and store its entries. It is code: import it only from people you trust. Raises `BundleError`."""
+    from . import admin
     return admin.import_bundle(_cache, path)

@@ -1,9 +1,10 @@
 """What people ask of a cache: its state, why it missed, a check, a purge, bundles."""
 from __future__ import annotations
 
-import dataclasses
 import shutil
+from collections import defaultdict, deque
 from collections.abc import Collection
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..errors import BundleError
@@ -11,23 +12,24 @@ from . import bundle as bundles
 from . import place
 from .bundle import Bundle, BundleSummary
 from .entry import Entry, Unusable, decode
-from .key import nearest
+from .key import Key, nearest
 from .lock import remove_stale
 from .report import CacheInfo, CompileRecord, CompileReport
 from .store import Cache
 
-_CANDIDATES = 2000      # the newest entries on disk that a miss is compared with
+_ON_DISK = 2000     # how many of the newest entries on disk are read to explain misses
+_COMPARED = 100     # with how many entries of its op, and of its kind, a miss is compared
 
 
 def cache_info(cache: Cache) -> CacheInfo:
     """The state of the cache; opens the disk level."""
-    entries, size = cache.attempt(lambda db: db.usage(), (0, 0))
-    database = cache.disk()
+    entries, size = cache.disk.attempt(lambda db: db.usage(), (0, 0))
+    database = cache.disk.database()
     limit = database.limit if database is not None else 0
     return CacheInfo(
-        **dataclasses.asdict(cache.counts), memory_entries=len(cache.memory), memory_bytes=cache.memory.bytes,
-        entries=entries, bytes=size, limit=limit, place=str(cache.root), state=cache.state,
-        bundle=cache.bundle_name(), errors=dict(cache.faults.counts))
+        **asdict(cache.counts), memory_entries=len(cache.memory), memory_bytes=cache.memory.bytes,
+        entries=entries, bytes=size, limit=limit, place=str(cache.disk.root), state=cache.disk.state,
+        bundle=cache.bundle.name, errors=dict(cache.faults.counts))
 
 
 def compile_report(cache: Cache) -> CompileReport:
@@ -37,36 +39,45 @@ def compile_report(cache: Cache) -> CompileReport:
     reported without them.
     """
     records = list(cache.log.records)
-    known = {e.key.digest: e for e in _stored(cache, _CANDIDATES)} if records else {}
+    known = {e.key.digest: e for e in _stored(cache, _ON_DISK)} if records else {}
     known.update((e.key.digest, e) for e in cache.memory.entries())
-    explained = [_explain(r, known) for r in records]
-    return CompileReport(explained, dropped=cache.log.total - len(records))
+    return CompileReport(_explain(records, known), dropped=cache.log.total - len(records))
 
 
-def _explain(record: CompileRecord, known: dict[str, Entry]) -> CompileRecord:
-    own = known.get(record.digest)
-    if own is None or record.reason.startswith("unusable"):
-        return record
-    older = [e for e in known.values() if e.created < record.created and e.key.kind == record.kind]
-    older.sort(key=lambda e: (e.op != record.op, -e.created))      # on a tie: the same op, then the latest
-    found = nearest(own.key, (e.key for e in older))
-    if found is None:
-        return dataclasses.replace(record, reason=f"{record.reason}; the first of kind {record.kind!r}")
-    stored, differs = found
-    return dataclasses.replace(record, nearest=known[stored.digest].op, differs=differs)
+def _explain(records: list[CompileRecord], known: dict[str, Entry]) -> list[CompileRecord]:
+    """Walk records and entries in the order of time, and compare each record with the entries that were there before:
+    the latest ones of the same op first, which so win a tie, then the latest of its kind."""
+    of_op: defaultdict[tuple[str, str], deque[Key]] = defaultdict(lambda: deque(maxlen=_COMPARED))
+    of_kind: defaultdict[str, deque[Key]] = defaultdict(lambda: deque(maxlen=_COMPARED))
+    entries = deque(sorted(known.values(), key=lambda e: e.created))
+    explained = {}
+    for record in sorted(records, key=lambda r: r.created):
+        while entries and entries[0].created < record.created:
+            entry = entries.popleft()
+            of_op[entry.key.kind, entry.op].appendleft(entry.key)
+            of_kind[entry.key.kind].appendleft(entry.key)
+        own = known.get(record.digest)
+        if own is None or record.reason.startswith("unusable"):
+            continue
+        found = nearest(own.key, (*of_op[record.kind, record.op], *of_kind[record.kind]))
+        if found is None:
+            explained[id(record)] = replace(record, reason=f"{record.reason}; the first of kind {record.kind!r}")
+        else:
+            explained[id(record)] = replace(record, nearest=known[found[0].digest].op, differs=found[1])
+    return [explained.get(id(r), r) for r in records]
 
 
 def _digests(cache: Cache, newest: int | None = None) -> list[str]:
     none: list[str] = []
-    return cache.attempt(lambda db: db.digests(newest), none)
+    return cache.disk.attempt(lambda db: db.digests(newest), none)
 
 
 def _data(cache: Cache, digest: str) -> bytes | None:
-    return cache.attempt(lambda db: db.get(digest), None)
+    return cache.disk.attempt(lambda db: db.get(digest), None)
 
 
 def _delete(cache: Cache, digest: str) -> None:
-    cache.attempt(lambda db: db.delete(digest), None)
+    cache.disk.attempt(lambda db: db.delete(digest), None)
 
 
 def _stored(cache: Cache, newest: int | None = None) -> list[Entry]:
@@ -85,10 +96,10 @@ def _stored(cache: Cache, newest: int | None = None) -> list[Entry]:
 def check(cache: Cache) -> list[str]:
     """Verify every entry, remove what is unusable, and return what was found; an empty list is a healthy cache."""
     none: list[str] = []
-    found = cache.attempt(lambda db: db.sweep(), none)
-    database = cache.disk()
+    found = cache.disk.attempt(lambda db: db.sweep(), none)
+    database = cache.disk.database()
     if database is None:
-        return [cache.state] if cache.state.startswith("memory only") else []
+        return [cache.disk.state] if cache.disk.state.startswith("memory only") else []
     for digest in _digests(cache):
         data = _data(cache, digest)
         if data is None:
@@ -109,13 +120,13 @@ def purge(cache: Cache, op: str | None = None, kind: str | None = None) -> int:
     """Remove the entries of an op and kind, of all if neither is given, from memory and disk; returns how many."""
     cache.forget()
     if kind is None:
-        removed = cache.attempt(lambda db: db.clear(op), 0)
+        removed = cache.disk.attempt(lambda db: db.clear(op), 0)
     else:
         doomed = [e.key.digest for e in _stored(cache) if e.key.kind == kind and op in (None, e.op)]
         for digest in doomed:
             _delete(cache, digest)
         removed = len(doomed)
-    database = cache.disk()
+    database = cache.disk.database()
     if database is not None and op is None and kind is None:
         for folder in _aside(database.root):
             shutil.rmtree(folder, ignore_errors=True)
@@ -139,9 +150,9 @@ def import_bundle(cache: Cache, path: str | Path) -> BundleSummary:
     with Bundle(Path(path)) as bundle:
         for digest in bundle.digests():
             bundle.entry(digest)
-        database = cache.disk()
+        database = cache.disk.database()
         if database is None or not database.create:
-            raise BundleError(path=path, detail=f"has no place to go: the cache is {cache.state}")
+            raise BundleError(path=path, detail=f"has no place to go: the cache is {cache.disk.state}")
         present = set(_digests(cache))
         kinds: dict[str, int] = {}
         size = skipped = 0

@@ -185,6 +185,7 @@ class Database:
     def _open_writer(self) -> diskcache.Cache:
         self.opening = "write"
         place.prepare(self.root, self.create)
+        before = self._inode
         with contextlib.suppress(FileNotFoundError):
             self._inode = os.stat(self.file).st_ino
         _vet(self.file)
@@ -194,6 +195,9 @@ class Database:
         writer = diskcache.Cache(_verbatim(place.entries(self.root)), timeout=WRITER_DEADLINE, disk=RawDisk,
                                  size_limit=self.limit, **_SETTINGS)
         self._inode = os.stat(self.file).st_ino
+        if self._reader is not None and self._inode != before:
+            self._reader.close()
+            self._reader = None
         self.opening = ""
         return writer
 

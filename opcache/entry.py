@@ -66,15 +66,17 @@ def decode(data: bytes, wanted: keys.Key | str) -> Entry:
     if data[_HEAD.size:start] != _checksum(view[:_HEAD.size], meta, text, body):
         raise Unusable("corrupt", "the sha256 does not match the content")
     try:
-        key, about = keys.Key.from_text(str(text, "ascii")), json.loads(bytes(meta))
+        about = json.loads(bytes(meta))
+        if isinstance(wanted, keys.Key) and text == wanted.text.encode("ascii"):
+            key = wanted
+        else:
+            key = keys.Key.from_text(str(text, "ascii"))
         entry = Entry(key, bytes(body), str(about["op"]), float(about["seconds"]), float(about["created"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable("corrupt", f"unreadable metadata ({error})") from None
-    if isinstance(wanted, keys.Key):
-        if entry.key.text != wanted.text:
-            raise Unusable("collision", f"an entry for another key, {entry.key!r}")
-    elif keys.digest_of(entry.key.text) != wanted:
-        raise Unusable("collision", f"an entry for another key, {entry.key!r}")
+    found = key is wanted if isinstance(wanted, keys.Key) else keys.digest_of(key.text) == wanted
+    if not found:
+        raise Unusable("collision", f"an entry for another key, {key!r}")
     return entry
 
 

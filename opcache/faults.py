@@ -15,7 +15,7 @@ CONSEQUENCES = {
     "collision": "The entry is not used; this key is made again and takes its place",
     "refused": "The row is dropped and made again. If others can write to this directory, that is why",
     "database": "The database was moved aside and a fresh one started",
-    "place": "Compiled kernels are kept in memory only, for this process",
+    "place": "Compiled kernels are kept in memory only; NEURON_EAGER_CACHE_DIR names another directory",
     "busy": "Another process holds the database; this step goes on without it",
     "full": "Entries that do not fit are kept in memory only; free some space or set NEURON_EAGER_CACHE_DIR",
     "io": "This step goes on without the disk",

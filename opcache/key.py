@@ -39,12 +39,13 @@ class Key:
     1, 1.0 and True all differ. Raises `CacheKeyError` for a part that has no canonical text.
     """
 
-    __slots__ = ("_digest", "_text", "kind", "parts")
+    __slots__ = ("_digest", "_prints", "_text", "kind", "parts")
 
     def __init__(self, kind: str, /, **parts: Part):
         self.kind, self.parts = kind, parts
         self._text: str | None = None
         self._digest: str | None = None
+        self._prints: dict[str, int] | None = None
 
     @property
     def text(self) -> str:
@@ -59,6 +60,13 @@ class Key:
         if self._digest is None:
             self._digest = digest_of(self.text)
         return self._digest
+
+    @property
+    def prints(self) -> dict[str, int]:
+        """A hash of each part, in this process only."""
+        if self._prints is None:
+            self._prints = {name: hash(_canonical(value)) for name, value in self.parts.items()}
+        return self._prints
 
     @classmethod
     def from_text(cls, text: str) -> Key:
@@ -125,13 +133,13 @@ def nearest(wanted: Key, candidates: Iterable[Key]) -> tuple[Key, tuple[Differen
     """The candidate of the same kind that differs in the fewest parts; on a tie, the first one."""
     best: Key | None = None
     fewest = 1 << 30
+    mine = wanted.prints.items()
     for candidate in candidates:
-        if candidate.kind != wanted.kind:
-            continue
-        names = wanted.parts.keys() | candidate.parts.keys()
-        count = sum(_differ(n, wanted.parts, candidate.parts) for n in names)
-        if 0 < count < fewest:
-            best, fewest = candidate, count
+        if candidate.kind == wanted.kind:
+            different = mine ^ candidate.prints.items()
+            count = len({name for name, _ in different}) if different else 0
+            if 0 < count < fewest:
+                best, fewest = candidate, count
     return None if best is None else (best, differences(wanted, best))
 
 

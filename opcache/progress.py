@@ -51,8 +51,10 @@ class _Watcher:
         with self.lock:
             self.tasks.append(task)
             if self.thread is None:
-                self.thread = threading.Thread(target=self._watch, name="neuron_eager progress", daemon=True)
-                self.thread.start()
+                thread = threading.Thread(target=self._watch, name="neuron_eager progress", daemon=True)
+                with contextlib.suppress(RuntimeError):     # the interpreter ends, or a limit on threads
+                    thread.start()
+                    self.thread = thread
         return task
 
     def end(self, task: _Task) -> None:

@@ -1,7 +1,6 @@
 """What the cache did: counters, and a record for each compile with the reason it was not a hit."""
 from __future__ import annotations
 
-import html
 import json
 import time
 from collections import deque
@@ -150,6 +149,8 @@ _COLUMNS = ("time", "kind", "op", "key", "stored", "why")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    import html
+
     def row(tag: str, cells: Sequence[str]) -> str:
         return "<tr>" + "".join(f"<{tag} style='text-align:left'>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
     return f"<table>{row('th', head) if head else ''}{''.join(row('td', r) for r in rows)}</table>"

@@ -14,25 +14,20 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from ..config import config
-from ..errors import BundleError
 from . import place
-from .bundle import Bundle
 from .database import Database
-from .entry import Entry, Unusable, decode
-from .faults import Faults, classify
+from .entry import Entry
+from .faults import Faults
 from .flight import Flight, Flights, replica
 from .key import Key, is_digest
+from .level import BundleLevel, DiskLevel
 from .lock import KeyLock
 from .memory import Memory
 from .progress import show_progress
 from .report import CompileCount, CompileRecord, Counts, Log
 
-T = TypeVar("T")
-
-RETRY_AFTER = 30.0          # seconds until a disk that could not be opened, or written to, is tried again
 _FAILURES_KEPT = 1000
 
 
@@ -40,29 +35,23 @@ class Cache:
     """Compiled artifacts by key. The settings are read at each use; `path` replaces `config.cache_path`."""
 
     def __init__(self, path: Path | None = None):
-        self._path = path
         self.memory = Memory()
         self.counts = Counts()
         self.log = Log()
         self.faults = Faults()
-        self.state = ""             # what the disk level does
-        self._settings: tuple[object, ...] = ()
-        self._database: Database | None = None
-        self._retry_at = 0.0            # monotonic time before which the disk is left alone
-        self._write_at = 0.0            # the same for writing: reads work while another process holds the database
-        self._bundle: Bundle | None = None
-        self._bundle_path: Path | None = None
+        self.disk = DiskLevel(path, self.faults)
+        self.bundle = BundleLevel(self.faults)
         self._failures: dict[str, Exception] = {}
         self._renew_locks()
         _caches.add(self)
 
     def _renew_locks(self) -> None:
         """Also in a forked child, where threads that held them are gone."""
-        self._guard = threading.RLock()
         self._flights = Flights()
         self._counting = threading.Lock()
-        self.memory.lock = threading.Lock()
-        self.faults.lock = threading.Lock()
+        self.disk.lock = threading.RLock()
+        for part in (self.memory, self.faults, self.bundle):
+            part.lock = threading.Lock()
 
     def _count(self, **events: float) -> None:
         with self._counting:
@@ -124,12 +113,9 @@ class Cache:
         self._failures.clear()
 
     def close(self) -> None:
-        """Close the disk level; the next miss opens it again."""
-        with self._guard:
-            if self._database is not None:
-                self._database.close()
-            self._database, self._settings, self._retry_at, self._write_at = None, (), 0.0, 0.0
-            self._close_bundle()
+        """Close the files; the next miss opens them again."""
+        self.disk.close()
+        self.bundle.close()
 
     @contextlib.contextmanager
     def count_compiles(self) -> Iterator[CompileCount]:
@@ -167,7 +153,7 @@ class Cache:
         entry, why = self._fetch(key)
         if entry is not None:
             return entry.body
-        database = self.disk()
+        database = self.disk.database()
         if database is None or not database.create:
             return self._compile(key, compile, op, why, store=False)
         lock = KeyLock(place.locks(database.root), key.digest, op or key.kind)
@@ -181,7 +167,7 @@ class Cache:
             return self._compile(key, compile, op, f"{why}; {lock.why}", store=False)
         try:
             if entry is None:               # its last holder may have stored the entry since we looked
-                entry, _ = self._read_disk(key)
+                entry, _ = self.disk.read(key)
             if entry is not None:
                 self._count(disk_hits=1)
                 self.memory.put(entry)
@@ -192,11 +178,11 @@ class Cache:
 
     def _acquire(self, lock: KeyLock, key: Key, database: Database) -> Entry | None:
         def look() -> Entry | None:
-            return self._read_disk(key)[0]
+            return self.disk.read(key)[0]
         try:
             return lock.acquire(config.cache_lock_timeout, look)
         except FileNotFoundError:           # the directory was removed under us
-            self.attempt(lambda db: place.prepare(db.root, db.create), None)
+            self.disk.attempt(lambda db: place.prepare(db.root, db.create), None)
             return lock.acquire(config.cache_lock_timeout, look)
 
     def _compile(self, key: Key, compile: Callable[[], bytes], op: str, why: str, store: bool) -> bytes:
@@ -238,155 +224,22 @@ class Cache:
 
     def _fetch(self, key: Key | str) -> tuple[Entry | None, str]:
         """From disk or bundle into memory; else why there is nothing."""
-        entry, why = self._read_disk(key)
+        entry, why = self.disk.read(key)
         if entry is not None:
             self._count(disk_hits=1)
         else:
-            entry = self._read_bundle(key)
+            entry = self.bundle.read(key)
             if entry is None:
                 return None, why
             self._count(bundle_hits=1)
         self.memory.put(entry)
         return entry, ""
 
-    def _read_disk(self, key: Key | str) -> tuple[Entry | None, str]:
-        database = self.disk()
-        if database is None:
-            return None, f"not in memory, and the disk is not used ({self.state})"
-        digest = key if isinstance(key, str) else key.digest
-        data = self.attempt(lambda db: db.get(digest), None)
-        if data is None:
-            return None, "no entry"
-        try:
-            return decode(data, key), ""
-        except Unusable as error:
-            if database.create and error.kind != "collision":
-                self.attempt(lambda db: db.delete(digest), None)
-            self.faults.report(error.kind, f"entry {digest[:12]}…: {error}", database.root)
-            return None, f"unusable entry: {error}"
-
-    def _read_bundle(self, key: Key | str) -> Entry | None:
-        try:
-            bundle = self._second_level()
-            if bundle is None:
-                return None
-            entry = bundle.entry(key if isinstance(key, str) else key.digest)
-        except BundleError as error:
-            self.faults.report("bundle", str(error.detail), error.path)
-            return None
-        return None if entry is None or (isinstance(key, Key) and entry.key.text != key.text) else entry
-
     def store(self, entry: Entry) -> bool:
-        database = self.disk()
-        if database is None or not database.create or time.monotonic() < self._write_at:
-            return False
-        data = entry.encode()
-        if len(data) > database.limit // 4:
-            self.faults.report("too large", f"an entry of {len(data)} bytes, more than a quarter of the limit of "
-                                            f"{database.limit}", database.root)
-            return False
-        kept, evicted = self.attempt(lambda db: db.set(entry.key.digest, data, entry.op), (False, 0))
-        self._count(evictions=evicted, stored=kept)
-        return kept
-
-    def attempt(self, step: Callable[[Database], T], otherwise: T) -> T:
-        """One step on the disk. A fault is reported; a damaged database is moved aside and the step done again."""
-        for again in (True, False):
-            database = self.disk()
-            if database is None:
-                break
-            try:
-                return step(database)
-            except place.NoPlace as error:
-                self._give_up(database, error)
-            except Exception as error:
-                kind = classify(error)
-                if kind == "database":
-                    self._set_aside(database, error)
-                    if again:
-                        continue
-                else:
-                    if database.opening == "read":      # do not run into it again at every kernel
-                        self._retry_at = time.monotonic() + RETRY_AFTER
-                        self.state = f"memory only for {RETRY_AFTER:.0f} s: {error}"
-                    elif database.opening == "write" or kind == "busy":
-                        self._write_at = time.monotonic() + RETRY_AFTER
-                    self.faults.report(kind, f"{type(error).__name__}: {error}", database.root)
-            break
-        return otherwise
-
-    def _set_aside(self, database: Database, error: Exception) -> None:
-        try:
-            target = database.set_aside()
-        except Exception as trouble:
-            self._give_up(database, trouble)
-            return
-        if target is not None:
-            self.faults.report("database", f"the database could not be read ({error}); it is {target.name} now",
-                               database.root)
-
-    def _give_up(self, database: Database, why: Exception) -> None:
-        if isinstance(why, place.NoPlace) and why.quiet:
-            return
-        with self._guard:
-            if self._database is database:
-                self._database, self.state = None, f"memory only: {why}"
-                self._retry_at = float("inf")
-        database.close()
-        self.faults.report("place", str(why), database.root)
-
-    @property
-    def root(self) -> Path:
-        return self._path or config.cache_path
-
-    def disk(self) -> Database | None:
-        """The database under the present settings; None if there is none to use."""
-        wanted = (config.cache, self.root, config.cache_size)
-        with self._guard:
-            if wanted != self._settings:
-                self.close()
-                self._settings = wanted
-            if self._retry_at > time.monotonic():
-                return None
-            if self._database is not None:
-                self.state = "read and write" if self._database.create else "read only"
-                return self._database
-            if config.cache == "0":
-                self.state = "off"
-                return None
-            create = config.cache == "rw"
-            try:
-                root = place.prepare(self.root, create)
-            except place.NoPlace as error:
-                self.state = f"memory only: {error}"
-                if error.quiet:
-                    return None
-                self._retry_at = float("inf")
-                trouble = str(error)
-            else:
-                self._database = Database(root, config.cache_size, create)
-                self.state = "read and write" if create else "read only"
-                return self._database
-        self.faults.report("place", trouble, self.root)
-        return None
-
-    def _second_level(self) -> Bundle | None:
-        path = config.cache_bundle
-        with self._guard:
-            if path != self._bundle_path:
-                self._close_bundle()
-                self._bundle_path = path
-                if path is not None:
-                    self._bundle = Bundle(path)
-            return self._bundle
-
-    def _close_bundle(self) -> None:
-        if self._bundle is not None:
-            self._bundle.close()
-        self._bundle = self._bundle_path = None
-
-    def bundle_name(self) -> str | None:
-        return str(self._bundle_path) if self._bundle is not None else None
+        """Write an entry to the disk, and say whether it is there."""
+        stored, evicted = self.disk.write(entry)
+        self._count(stored=stored, evictions=evicted)
+        return stored
 
 
 _caches: weakref.WeakSet[Cache] = weakref.WeakSet()

@@ -14,7 +14,7 @@ import pytest
 
 from neuron_eager import config
 from neuron_eager.errors import CacheFault, CacheWarning
-from neuron_eager.opcache import Cache, Key, admin, database, entry, store
+from neuron_eager.opcache import Cache, Key, admin, database, entry, level
 from neuron_eager.opcache.faults import CONSEQUENCES, classify
 
 KEYS = [Key("object", n=n) for n in range(6)]
@@ -223,7 +223,7 @@ class TestBusy:
         monkeypatch.setattr(database, "WRITER_DEADLINE", 0.2)
 
     def test_a_writer_that_never_ends_when_opening(self, filled, fresh, monkeypatch):
-        monkeypatch.setattr(store, "RETRY_AFTER", 0.3)
+        monkeypatch.setattr(level, "RETRY_AFTER", 0.3)
         cache, new = fresh(), [Key("object", n=f"new {i}") for i in range(5)]
         with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
             connection.execute("BEGIN EXCLUSIVE")

@@ -61,9 +61,9 @@ def test_a_pickled_key_is_not_decoded(edit, fresh, tmp_path):
     edit("INSERT INTO Cache (key, raw, store_time, mode, value) VALUES (?, 0, 1, 1, ?)",
          pickle.dumps(Bomb(tmp_path / "executed")), b"x")
     cache = fresh()
-    assert cache.attempt(lambda db: db.digests(), []) == [KEY.digest]
+    assert cache.disk.attempt(lambda db: db.digests(), []) == [KEY.digest]
     assert any("foreign" in line for line in admin.check(cache))
-    assert cache.attempt(lambda db: db.usage(), (0, 0))[0] == 1
+    assert cache.disk.attempt(lambda db: db.usage(), (0, 0))[0] == 1
     assert cache.get(KEY) == b"right" and not (tmp_path / "executed").exists()
 
 
@@ -76,7 +76,7 @@ def test_a_file_name_reads_and_removes_nothing_outside(edit, fresh, tmp_path, fo
         assert fresh().get(KEY) is None
     heals(fresh)                                    # overwriting a row removes its file in diskcache
     edit("UPDATE Cache SET filename = ?", str(secret))
-    fresh().attempt(lambda db: db.delete(KEY.digest), None)
+    fresh().disk.attempt(lambda db: db.delete(KEY.digest), None)
     assert secret.exists() and not (tmp_path / "executed").exists()
 
 

@@ -23,7 +23,7 @@ def works_in_memory_only(match: str) -> None:
             assert cache.get_or_compile(Key("object", n=n), lambda: b"x") == b"x"
             assert cache.get_or_compile(Key("object", n=n), lambda: b"never") == b"x"
     assert len(caught) == 1 and cache.counts.compiles == 3
-    assert cache.state.startswith("memory only")
+    assert cache.disk.state.startswith("memory only")
     with config.override(cache_strict=True), pytest.raises(CacheFault, match=match):
         Cache().get(KEY)
 

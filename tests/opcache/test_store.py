@@ -142,7 +142,7 @@ class TestSettings:
         with config.override(cache_size=1 << 20):
             keys = [Key("object", n=i) for i in range(100)]
             assert all(cache.put(k, os.urandom(40_000)) for k in keys)
-            entries, size = cache.attempt(lambda db: db.usage(), (0, 0))
+            entries, size = cache.disk.attempt(lambda db: db.usage(), (0, 0))
             assert size <= 1 << 20
             assert cache.counts.evictions == 100 - entries > 0
             other = fresh()
