@@ -220,11 +220,13 @@ def _bind(plan: Plan, other_way: Callable[..., Any]) -> Callable[..., Any]:
                                        for a, b, same in plan.disjoint),
             tuple(_target(plan, o) for o in resized), plan.executable is None)
     factory = _factory(form)
-    return factory(
+    run = factory(
         call_kernel(plan.executable, len(plan.sources)),
         [functools.partial(memory.empty_strided, o.shape, o.strides, o.dtype, index) for o in plan.outputs],
-        [s.offset for s in plan.sources], [ctypes.addressof(c) for c in constants], constants, resized,
+        [s.offset for s in plan.sources], [ctypes.addressof(c) for c in constants], resized,
         [(_extent(a), _extent(b)) for a, b, _ in plan.disjoint], other_way)
+    run.keep = constants            # type: ignore[attr-defined]    # the generated code holds their addresses only
+    return run
 
 
 def _target(plan: Plan, out: Out) -> str | None:
@@ -296,7 +298,7 @@ def _factory(form: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
     elif sig.results:
         lines.append(f"    return {', '.join(back)}")
     allocates = "".join(f"    allocate{k} = allocators[{k}]\n" for k, name in enumerate(into) if name is None)
-    text = ("def make(kernel, allocators, offsets, constants, keep, resized, extents, other_way):\n" + allocates
+    text = ("def make(kernel, allocators, offsets, constants, resized, extents, other_way):\n" + allocates
             + "".join(f"    {line}\n" for line in lines) + "    return run\n")
     names: dict[str, Any] = {"overlapping": overlapping, "c_float": ctypes.c_float, "c_int64": ctypes.c_int64,
                              "addressof": ctypes.addressof}
