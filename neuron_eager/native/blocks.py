@@ -9,9 +9,9 @@ from .build import function, new_module
 from .graph import SIZE, V
 from .groups import COLUMN_ROWS, Group, flat, transposed
 from .irtypes import I64, PTR, Value, const
-from .lift import Store
+from .lift import Store, pieces
 from .matmul import Matrix
-from .patterns import normal
+from .patterns import normal, width
 from .phases import reach
 from .rows import CELL, Block, Rows
 from .target import Target
@@ -209,9 +209,13 @@ class Blocks(Rows):
                 self._run(x, have, left, r, n)
             dt, value = (A.at[0], A.args[0]) if A.op == "to" else ("float32", A)
             row = K * SIZE[dt]
-            st = Store(("scratch", self.reserve(row * self.block_rows)), 0, row, normal(((SIZE[dt], K),)), K, dt, value)
-            left[A.id] = self.g.load(st.sid, 0, row, st.cols, dt)
-            self.loop(0, n, 1, lambda q, _: self.row([st], have, self.b.add(r, q), q))
+            area = ("scratch", self.reserve(row * self.block_rows))
+            stores = []
+            for part, start, pattern in pieces(value, K):
+                cols = normal(tuple((s * SIZE[dt], c) for s, c in pattern))
+                stores.append(Store(area, start * SIZE[dt], row, cols, width(pattern), dt, part))
+            left[A.id] = self.g.load(area, 0, row, normal(((SIZE[dt], K),)), dt)
+            self.loop(0, n, 1, lambda q, _: self.row(stores, have, self.b.add(r, q), q))
             self.c0 = c0
         return left[A.id]
 

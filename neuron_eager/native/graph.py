@@ -365,6 +365,22 @@ class Graph:
             "red", (v,), (op, count), F, v.kind
         )  # count 1 stays a trivial reduction: a later chunk may join it
 
+    def scan(self, x: V, y: V, start: V, at: tuple[Any, ...], F: int) -> V:
+        """A running operation along the columns (see `instructions`); where tiles have several pieces, one scan after the other."""
+        cuts = {0, F}
+        for v in (x, y):
+            if v.op == "mosaic":
+                if not all(contiguous(p) for _, p in v.at):
+                    raise Bail("a scan over a tile put together from patterns")
+                cuts |= {s for s, _ in v.at}
+        parts, order = [], sorted(cuts)
+        for a, b in zip(order, order[1:]):
+            piece = (a, normal(((1, b - a),)))
+            part = self.make("scan", (self.take(x, 0, piece), self.take(y, 0, piece), start), at, b - a, "f")
+            parts.append((part, *piece))
+            start = self.bcast(self.take(part, 0, (b - a - 1, ())))
+        return parts[0][0] if len(parts) == 1 else self.mosaic(parts, F)
+
     def dot(self, a: V, b: V, K: int) -> V:
         """Rows of `a` (K columns) times the matrix `b` (K rows, F columns)."""
         return self.make("dot", (a, b), (K,), b.F, "f")
@@ -407,7 +423,7 @@ class Graph:
 
     def _take(self, v: V, dr: int, sel: Selection) -> V:
         op, args, at = v.op, v.args, v.at
-        if v.F is None or v.F == 1:
+        if v.F is None or (v.F == 1 and op != "scan"):
             one = sel is None or not sel[1] or v.F is None
             w = self._rows(v, dr)
             return w if one else self.bcast(w)

@@ -58,20 +58,26 @@ def near(a: Access, b: Access) -> bool:
     return alow < bhigh and blow < ahigh
 
 
-def overlap(a: Access, b: Access) -> bool:
-    """Whether two accesses of one storage share a byte; yes for what is too large to compare."""
+def overlap(a: Access, b: Access, exact: bool = True) -> bool:
+    """Whether two accesses of one storage share a byte; yes for what is too large to compare, or not to be compared exactly."""
     if not near(a, b):
         return False
     if (a.off, a.rs, a.cols) == (b.off, b.rs, b.cols):
-        return True
-    if a.size != b.size or a.P * a.F + b.P * b.F > EXACT_ELEMENTS:
         return True
     band, other = _area(a), _area(b)
     if band[0] == other[0]:
         (_, x, y, c0, c1), (_, p, q, d0, d1) = band, other
         if c1 <= d0 or d1 <= c0 or y <= p or q <= x:
             return False
-    return bool(np.intersect1d(_bytes(a), _bytes(b)).size)
+    if not exact or a.size != b.size or a.P * a.F + b.P * b.F > EXACT_ELEMENTS:
+        return True
+    low = min(extent(a)[0], extent(b)[0])
+    cells = (max(extent(a)[1], extent(b)[1]) - low) // a.size + 1
+    if cells > 8 * EXACT_ELEMENTS or (a.off - b.off) % a.size:
+        return True
+    seen = np.zeros(cells, bool)
+    seen[(_bytes(a) - low) // a.size] = True
+    return bool(seen[(_bytes(b) - low) // a.size].any())
 
 
 def extent(a: Access) -> tuple[int, int]:

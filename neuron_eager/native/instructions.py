@@ -18,33 +18,10 @@ HANDLERS: dict[str, Handler] = {}
 LOGICAL = {"logical_and": "and_bool", "logical_or": "or_bool", "logical_xor": "xor_bool"}
 BITWISE = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "invert"})
 UNARY = frozenset({"abs", "square", "relu", "rsqrt", "reciprocal", "invert", "bypass"})
+FRACTIONAL = frozenset({"power", "divide", "rsqrt", "reciprocal"})  # always computed in float32
 ACTIVATIONS = frozenset(
-    [
-        "abs",
-        "square",
-        "sign",
-        "relu",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "sin",
-        "arctan",
-        "tanh",
-        "sigmoid",
-        "erf",
-        "erf_dx",
-        "gelu",
-        "gelu_dx",
-        "gelu_apprx_tanh",
-        "gelu_apprx_sigmoid",
-        "gelu_apprx_sigmoid_dx",
-        "silu",
-        "silu_dx",
-        "softplus",
-        "mish",
-    ]
+    "abs square sign relu exp log sqrt rsqrt reciprocal sin cos tan arctan tanh sigmoid erf erf_dx gelu gelu_dx gelu_apprx_tanh "
+    "gelu_apprx_sigmoid gelu_apprx_sigmoid_dx silu silu_dx softplus mish trunc floor ceil negative".split(" ")
 )
 IDENTITY = {"add": 0.0, "multiply": 1.0, "maximum": float("-inf"), "minimum": float("inf")}
 INTEGERS = frozenset({"int8", "int16", "int32", "uint8", "uint16", "uint32", "int64", "bool"})
@@ -69,8 +46,6 @@ def apply(L: Lift, op: str, x: V, y: V | None = None) -> V:
             return g.ew("maximum", x, g.const(0, x.kind))
         if op == "square":
             return g.ew("multiply", x, x)
-        if x.kind != "f" and op in ("rsqrt", "reciprocal"):
-            raise Bail(f"{op} of integers")
         return g.ew(op, x)
     assert y is not None
     if op in COMPARISONS:
@@ -80,9 +55,7 @@ def apply(L: Lift, op: str, x: V, y: V | None = None) -> V:
     if op in ("abs_max", "abs_min"):
         larger = g.ew("greater" if op == "abs_max" else "less", g.ew("abs", x), g.ew("abs", y), kind="b")
         return g.ew("select", larger, x, y, kind=x.kind)
-    if op == "power" and x.kind != "f":
-        raise Bail("power of integers")
-    if op in ("add", "subtract", "multiply", "maximum", "minimum", "power", "divide"):
+    if op in ("add", "subtract", "multiply", "maximum", "minimum", "power", "divide", "mod", "fmod"):
         return g.ew(op, x, y)
     raise Bail(f"operator {op}")
 
@@ -339,9 +312,10 @@ def tensor_tensor(L: Lift, a: Args) -> None:
         return store_bits(
             L, dst, bit_op(L, op, pattern_bits(L, x, x.dtype, wide), pattern_bits(L, y, y.dtype, wide), wide)
         )
-    if exact_integers(dst, x, y):
+    integral = op not in FRACTIONAL
+    if integral and exact_integers(dst, x, y):
         return L.write(dst, apply(L, op, integer(L, x, "l"), integer(L, y, "l")))
-    if a["engine"].name == "gpsimd" and {dst.dtype, x.dtype, y.dtype} <= ADDRESSES:
+    if integral and a["engine"].name == "gpsimd" and {dst.dtype, x.dtype, y.dtype} <= ADDRESSES:
         kind = KIND[x.dtype]
         return L.write(dst, apply(L, op, L.read(x), integer(L, y, kind)))
     return L.write(dst, apply(L, op, L.f32(x), L.f32(y)))
@@ -368,25 +342,31 @@ def tensor_scalar(L: Lift, a: Args) -> None:
                 else bit_op(L, op.name, v, other, size)
             )
         return store_bits(L, dst, v)
-    tiles = [o for o in operands if isinstance(o, NkiTensor)]
-    if exact_integers(dst, data, *operands):
-        v, number = integer(L, data, "l"), lambda o: column(L, o, "l")
-    elif tiles and {dst.dtype, data.dtype, *(t.dtype for t in tiles)} <= ADDRESSES:
-        kind = KIND[data.dtype]
-        v, number = L.read(data), lambda o: column(L, o, kind)
-        if any(op.name in COMPARISONS or op.name in LOGICAL for op, _, _ in stages[:-1]):
-            raise Bail("a comparison before another integer operation")
-    else:
+    kind = integer_kind(dst, data, [op.name for op, _, _ in stages], operands)
+    if kind == "f":
         v, number = L.f32(data), L.scalar
+    else:
+        v, number = integer(L, data, kind), lambda o: column(L, o, kind)
     for op, o, reverse in stages:
         v = chain(L, op, v, None if op.name in UNARY else number(o), reverse)
     return L.write(dst, v)
 
 
+def integer_kind(dst: NkiTensor, data: NkiTensor, ops: list[str], operands: list[Any]) -> str:
+    """The kind in which tensor_scalar computes: exact integers, or float32."""
+    if any(op in FRACTIONAL for op in ops) or any(type(o) is float for o in operands):
+        return "f"
+    if exact_integers(dst, data, *operands):
+        return "l"
+    tiles = {t.dtype for t in (dst, data, *operands) if isinstance(t, NkiTensor)}
+    return KIND[data.dtype] if tiles <= ADDRESSES else "f"
+
+
 @handler
 def scalar_tensor_tensor(L: Lift, a: Args) -> None:
     dst, data, other, op0, op1 = a["dst"], a["data"], a["operand1"], a["op0"], a["op1"]
-    if exact_integers(dst, data, a["operand0"], other):
+    integral = not {op0.name, op1.name} & FRACTIONAL and type(a["operand0"]) is not float
+    if integral and exact_integers(dst, data, a["operand0"], other):
         v = chain(L, op0, integer(L, data, "l"), column(L, a["operand0"], "l"), a["reverse0"])
         second = integer(L, other, "l")
     else:
@@ -549,7 +529,7 @@ def tensor_tensor_scan(L: Lift, a: Args) -> None:
         raise Bail(f"a scan with {ops}")
     F = a["data0"].size // a["data0"].shape[0]
     at = (*ops, bool(a["reverse0"]), bool(a["reverse1"]))
-    L.write(a["dst"], L.g.make("scan", (first, second, initial), at, F, "f"))
+    L.write(a["dst"], L.g.scan(first, second, initial, at, F))
 
 
 @handler
@@ -567,7 +547,7 @@ def tensor_scalar_cumulative(L: Lift, a: Args) -> None:
     else:
         start = g.bcast(L.tiles.read(registers))
     F = src.size // src.shape[0]
-    running = g.make("scan", (v, g.const(0.0), start), (op1, "first", False, False), F, "f")
+    running = g.scan(v, g.const(0.0), start, (op1, "first", False, False), F)
     L.tiles.write(registers, g.take(running, 0, (F - 1, ())))
     L.write(a["dst"], running)
 
@@ -674,11 +654,7 @@ def tensor_partition_reduce(L: Lift, a: Args) -> None:
     source = L.access(data)
     P, F = source.P, source.F
     if op in ("add", "average") and not exact_integers(dst, data):
-        v = (
-            contract(L, Access(0, True, 0, P, 1, 0, (), "float32"), source)
-            if False
-            else g.dot(g.const(1.0), g.cvt(L.read(data), "f"), P)
-        )
+        v = g.dot(g.const(1.0), g.cvt(L.read(data), "f"), P)
         v = g.ew("divide", v, g.const(float(P))) if op == "average" else v
         return L.write(dst, v)
     turned = g.transpose(reduction(L, "maximum" if op == "max" else op, L.read(data), 1, F, dst, data).args[0], P)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..nki.program import Instr, Program
+from ..nki.tensor import NkiTensor
 from .access import Access
 from .graph import SIZE, Bail, V, nodes
 from .groups import Group, feasible
@@ -26,12 +27,15 @@ MOST_LEAVES = 120
 PARTITIONS = 128
 
 
+Stores = list[tuple[Store, int]]  # with their numbers of rows
+
+
 @dataclass
 class Call:
     """A region's group, and whether it has to wait for all calls before it."""
 
     group: Group
-    wait: bool
+    wait: bool = False
 
 
 class RegionTiles(Tiles):
@@ -61,11 +65,13 @@ class Regions(Lift):
         for k, i in enumerate(program.instrs):
             for t in i.tensors(i.writes + i.reads):
                 self.last[t.storage.id] = k
+                for part in t.dynamic:
+                    if isinstance(part.index, NkiTensor):
+                        self.last[part.index.storage.id] = k
         self.last[VECTOR] = self.last[SCALAR] = len(program.instrs)
         self.out: list[tuple[Store, int]] = []
         self.pending: list[Instr] = []
         self.begin: dict[int, list[Entry]] = {}
-        self.order = Order()
 
     def run(self) -> None:
         for k, instr in enumerate(self.program.instrs):
@@ -79,6 +85,10 @@ class Regions(Lift):
                 self._alone(instr, k)
         if self.pending:
             self._flush(len(self.program.instrs))
+        order = Order()
+        for call in self.calls:
+            q = call.group
+            call.wait = order.waits(loads(q), [whole(st, q.rows[0][1]) for st in q.stores], self.fixed)
 
     # ---- one region
     def _ends(self, instr: Instr) -> bool:
@@ -131,40 +141,62 @@ class Regions(Lift):
 
     def _flush(self, k: int) -> None:
         """Close the region before instruction k: store what later instructions read, keep what is symbolic."""
-        pending = self.pending
-        keep: dict[int, list[Entry]] = {}
-        out = list(self.out)
-        for sid, found in self.tiles.entries.items():
-            before = {id(e) for e in self.begin.get(sid, ())}
-            for e in found:
-                if self._symbolic(e.value):
-                    keep.setdefault(sid, []).append(e)
-                elif id(e) not in before and self.last.get(sid, -1) >= k:
-                    out += self._saved(sid, e)
+        pending, mark = self.pending, len(self.calls)
+        keep, under, out = self._outcome(k)
         try:
+            for part in under:
+                self._emit([part])
             self._emit(out)
         except Bail:
+            del self.calls[mark:]
             self.tiles.entries = dict(self.begin)
-            if len(pending) == 1:
-                self._reset()
-                self._two_steps(pending[0])
-                return
             self._reset()
-            for j, instr in enumerate(pending):
-                self._alone(instr, k - len(pending) + j)
+            if len(pending) == 1:
+                self._hard(pending[0], k)
+            else:
+                for j, instr in enumerate(pending):
+                    self._alone(instr, k - len(pending) + j)
             return
         self.tiles.entries = keep
         self._reset()
 
-    def _two_steps(self, instr: Instr) -> None:
-        """An instruction that overwrites what other rows or columns of it read: into fresh memory first, then to its place."""
-        self.step(instr)
-        out = list(self.out)
+    def _hard(self, instr: Instr, k: int) -> None:
+        """An instruction that is no region as it stands: from operands in memory, or by way of fresh memory."""
+        mark, begin = len(self.calls), dict(self.begin)
+        try:
+            self._two_steps(instr, k)
+        except Bail:
+            if not any(begin.values()):
+                raise
+            del self.calls[mark:]
+            self.tiles.entries = begin
+            self._spill()
+            self._add(instr)
+            self._flush(k)
+
+    def _outcome(self, k: int) -> tuple[dict[int, list[Entry]], Stores, Stores]:
+        """What stays symbolic when the region ends before instruction k, the stores to do before it, and those it does."""
+        keep: dict[int, list[Entry]] = {}
+        out, under = list(self.out), []
         for sid, found in self.tiles.entries.items():
-            before = {id(e) for e in self.begin.get(sid, ())}
-            out += [part for e in found if id(e) not in before for part in self._saved(sid, e)]
-        second = []
-        first = []
+            if found is self.begin.get(sid):
+                keep[sid] = found
+                continue
+            for i, e in enumerate(found):
+                if not self._symbolic(e.value):
+                    if self.last.get(sid, -1) >= k:
+                        out += self._saved(sid, e)
+                elif any(meet(e, f) and not self._symbolic(f.value) for f in found[i + 1 :]):
+                    under += self._saved(sid, e)  # what lies under a computed value goes to memory before it
+                else:
+                    keep.setdefault(sid, []).append(e)
+        return keep, under, out
+
+    def _two_steps(self, instr: Instr, k: int) -> None:
+        """An instruction that overwrites what its other rows or columns read: into fresh memory, then to its place."""
+        self.step(instr)
+        keep, under, out = self._outcome(k)
+        first, second = [], []
         for store, rows in out:
             name = f"arenatemp{len(self.sizes)}"
             size = SIZE[store.dt]
@@ -174,14 +206,10 @@ class Regions(Lift):
             copy = self.g.load(name, 0, size * store.F, cols, store.dt)
             second.append((Store(store.sid, store.off, store.rs, store.cols, store.F, store.dt, copy), rows))
         self._emit(first)
-        self._emit(second)
-        self.tiles.entries = {
-            sid: [e for e in found if self._symbolic(e.value)] for sid, found in self.begin.items() if sid not in self._changed()
-        }
+        for part in under + second:
+            self._emit([part])
+        self.tiles.entries = keep
         self._reset()
-
-    def _changed(self) -> set[int]:
-        return {sid for sid, found in self.tiles.entries.items() if found is not self.begin.get(sid)}
 
     def _saved(self, sid: int, e: Entry) -> list[tuple[Store, int]]:
         """Stores of a tile entry to the arena."""
@@ -201,6 +229,11 @@ class Regions(Lift):
         if a.sid in self.fixed:
             return self.g.load(a.sid, a.off, a.rs or 0, a.cols, a.dt)
         return super().read_hbm(a)
+
+    def read_dynamic(self, a: Access) -> V:
+        if a.sid not in self.fixed:
+            raise Bail("a tensor that the kernel writes is read at run-time indices")
+        return super().read_dynamic(a)
 
     def write_hbm(self, a: Access, v: V) -> None:
         if a.dynamic:
@@ -258,7 +291,11 @@ class Regions(Lift):
             if any(x.sid == w.sid and overlap(x, w) for _, x in writes[:i]):
                 raise Bail("a region writes a place twice")
         for q in groups:
-            self.calls.append(Call(q, self.order.waits(loads(q), [whole(st, q.rows[0][1]) for st in q.stores], self.fixed)))
+            self.calls.append(Call(q))
+
+
+def meet(e: Entry, f: Entry) -> bool:
+    return e.p0 < f.p1 and f.p0 < e.p1 and e.b0 < f.b1 and f.b0 < e.b1
 
 
 def whole(st: Store, rows: int) -> Access:
@@ -289,8 +326,8 @@ class Order:
 
     def waits(self, reads: list[Access], writes: list[Access], fixed: set[int]) -> bool:
         reads = [a for a in reads if a.sid not in fixed]
-        wait = any(overlap(a, b) for a in reads for b in self.writes.get(a.sid, ())) or any(
-            overlap(a, b) for a in writes for kind in (self.reads, self.writes) for b in kind.get(a.sid, ())
+        wait = any(overlap(a, b, False) for a in reads for b in self.writes.get(a.sid, ())) or any(
+            overlap(a, b, False) for a in writes for kind in (self.reads, self.writes) for b in kind.get(a.sid, ())
         )
         if wait:
             self.reads, self.writes = {}, {}
