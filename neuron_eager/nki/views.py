@@ -110,9 +110,12 @@ _ALL = slice(None)
 
 def _slice(t: NkiTensor, d: int, part: slice, n: int) -> tuple[int, int, int]:
     """(start, count, step) of a slice; bounds beyond the dimension are errors, not clipped."""
-    step = 1 if part.step is None else _int(t, part.step)
-    start = 0 if part.start is None else _int(t, part.start)
-    stop = n if part.stop is None else _int(t, part.stop)
+    start, stop, step = part.start, part.stop, part.step
+    if step is None and type(start) is int and type(stop) is int and 0 <= start < stop <= n:
+        return start, stop - start, 1
+    step = 1 if step is None else _int(t, step)
+    start = 0 if start is None else _int(t, start)
+    stop = n if stop is None else _int(t, stop)
     if step < 1:
         raise _out(t, f"slice step {step} on dimension {d}; steps are positive")
     start, stop = start + n if start < 0 else start, stop + n if stop < 0 else stop
