@@ -33,7 +33,8 @@ def test_product_of_any_input_dtypes_in_float32(t, left, right):
 
 def test_tfloat32_rounds_its_inputs(t):
     x = F32([[1 + 2.0 ** -11]])
-    nisa.nc_matmul(dst := t.empty((1, 1), buffer="psum"), t.tile(x, dtype="tfloat32"), t.tile(F32([[1.0]]), dtype="tfloat32"))
+    one = t.tile(F32([[1.0]]), dtype="tfloat32")
+    nisa.nc_matmul(dst := t.empty((1, 1), buffer="psum"), t.tile(x, dtype="tfloat32"), one)
     assert dst.numpy() == 1
 
 

@@ -20,7 +20,8 @@ def t():
 
 
 def quantized(t, x, dtype, scale_dtype="uint8"):
-    dst, scale = t.empty((x.shape[0], x.shape[1] // 4), dtype), t.tile(np.zeros((x.shape[0], x.shape[1] // 4), np.uint8))
+    shape = x.shape[0], x.shape[1] // 4
+    dst, scale = t.empty(shape, dtype), t.tile(np.zeros(shape, np.uint8))
     if scale_dtype != "uint8":
         scale = scale.view(scale_dtype)
     nisa.quantize_mx(dst, t.tile(x), scale)

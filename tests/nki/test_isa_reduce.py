@@ -33,7 +33,8 @@ def test_tensor_reduce(t, op, f):
     np.testing.assert_allclose(dst.numpy().astype(F32), -want, rtol=1e-2, atol=1e-5)
 
 
-@pytest.mark.parametrize(("axis", "shape"), [(-1, (128, 6)), (2, (128, 6, 1)), ([1, 2], (128, 1, 1)), ((2, 1), (128, 1))])
+@pytest.mark.parametrize(("axis", "shape"), [(-1, (128, 6)), (2, (128, 6, 1)), ([1, 2], (128, 1, 1)),
+                                             ((2, 1), (128, 1))])
 def test_axes_by_any_name_and_results_of_any_rank(t, axis, shape):
     nisa.tensor_reduce(dst := t.empty(shape), nl.maximum, t.tile(X), axis=axis, keepdims=len(shape) == 3)
     axes = tuple(a % 3 for a in (axis if isinstance(axis, (list, tuple)) else (axis,)))
