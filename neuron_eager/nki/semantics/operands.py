@@ -5,6 +5,7 @@ loads all operands before it stores, so a destination may overlap a source.
 """
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,15 @@ def f32(t: NkiTensor) -> Array:
 def to_f32(a: Array, dtype: DType) -> Array:
     if dtype.packed > 1:
         raise TypeError(f"{dtype} holds packed values: only nc_matmul_mx, copies and memset(0) take it")
+    if dtype.itemsize == 1 and dtype.kind == "f":
+        return _byte_values(dtype.numpy).take(a.view(np.uint8).astype(np.intp))
     return a.astype(F32)
+
+
+@cache
+def _byte_values(dtype: np.dtype[Any]) -> Array:
+    """The float32 value of each of the 256 patterns of an 8-bit float: a look-up is 4 times faster than a cast."""
+    return np.arange(256, dtype=np.uint8).view(dtype).astype(F32)
 
 
 def scalar_f32(operand: Any) -> Any:
@@ -96,16 +105,15 @@ def convert(values: Array, src: DType, dst: DType) -> Array:
 
 def to_integer(values: Array, to: np.dtype[Any]) -> Array:
     """Round to nearest even, saturate; NaN becomes 0."""
-    v = np.rint(values)
-    v[np.isnan(v)] = 0
     info = np.iinfo(to)
-    if info.bits < 32:
-        return np.clip(v, info.min, info.max).astype(to)
-    low, high = v.dtype.type(info.min), v.dtype.type(info.max)     # high may round up to the next power of two
-    if info.bits == 32:
-        return np.clip(np.clip(v, low, high).astype(np.int64), info.min, info.max).astype(to)
-    out = np.clip(v, low, high).astype(to)
-    out[v >= high] = info.max
+    v = np.rint(values, dtype=F32 if info.bits < 32 and values.dtype == F32 else np.float64)
+    missing = np.isnan(v)
+    if missing.any():
+        v[missing] = 0
+    if info.bits < 64:
+        return np.clip(v, info.min, info.max, out=v).astype(to)
+    out = np.clip(v, -2.0 ** 63, 2.0 ** 63 - 1024).astype(to)      # the largest float64 below 2**63
+    out[v >= 2.0 ** 63] = info.max
     return out
 
 
