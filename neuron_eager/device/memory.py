@@ -5,7 +5,8 @@ tensor between the two device types without copying: its header is one struct, a
 Ownership passes through DLPack's deleter, so the memory lives as long as either side.
 
 Memory figures count storages. Each storage made here gets a weak reference that takes its bytes off the books when the
-last tensor on it dies (0.6 µs for a storage's whole life).
+last tensor on it dies (0.6 µs for a storage's whole life). Once the native runtime is loaded (`use_native`), it makes the
+tensors and counts them, in a quarter of the time; the figures are the sums.
 """
 from __future__ import annotations
 
@@ -35,31 +36,71 @@ def retag(tensor: torch.Tensor, device_type: int, index: int = 0) -> torch.Tenso
     return _from_dlpack(capsule)
 
 
-class Usage:
-    """What one device holds. Bytes, except the two counts. Written under the GIL only."""
+# Words of a device's usage record, in Python's books and in the native runtime's (native/allocator.py, U_...)
+ALLOCATED, FREED, PEAK, ALLOCATIONS, FREES, ELSEWHERE = range(6)
 
-    __slots__ = ("allocated", "peak", "total_allocated", "total_freed", "allocations", "frees")
+
+class Usage:
+    """What one device holds: bytes, and counts of allocations and frees. Written under the GIL only."""
+
+    __slots__ = ("own", "native", "start")
 
     def __init__(self) -> None:
-        self.allocated = self.peak = self.total_allocated = self.total_freed = self.allocations = self.frees = 0
+        self.own = [0] * 6                      # what Python accounts for
+        self.native: Any = self.own             # where the peak is, and what native code accounts for: see `join`
+        self.start = [0] * 6                    # the totals at the last reset
+
+    def join(self, native: Any) -> None:
+        """Keep the peak, from here on, in a record that native code adds to as well."""
+        native[PEAK], native[ELSEWHERE] = self.peak, self.allocated
+        self.native = native
 
     def add(self, nbytes: int) -> None:
-        self.allocations += 1
-        self.total_allocated += nbytes
-        self.allocated += nbytes
-        if self.allocated > self.peak:
-            self.peak = self.allocated
+        own, native = self.own, self.native
+        own[ALLOCATIONS] += 1
+        own[ALLOCATED] += nbytes
+        native[ELSEWHERE] = own[ALLOCATED] - own[FREED]
+        if self.allocated > native[PEAK]:
+            native[PEAK] = self.allocated
 
     def remove(self, nbytes: int) -> None:
-        self.frees += 1
-        self.total_freed += nbytes
-        self.allocated -= nbytes
+        own = self.own
+        own[FREES] += 1
+        own[FREED] += nbytes
+        self.native[ELSEWHERE] = own[ALLOCATED] - own[FREED]
+
+    def _sum(self, word: int) -> int:
+        return self.own[word] + (0 if self.native is self.own else self.native[word])
+
+    @property
+    def allocated(self) -> int:
+        return self._sum(ALLOCATED) - self._sum(FREED)
+
+    @property
+    def peak(self) -> int:
+        return self.native[PEAK]
+
+    @property
+    def total_allocated(self) -> int:
+        return self._sum(ALLOCATED) - self.start[ALLOCATED]
+
+    @property
+    def total_freed(self) -> int:
+        return self._sum(FREED) - self.start[FREED]
+
+    @property
+    def allocations(self) -> int:
+        return self._sum(ALLOCATIONS) - self.start[ALLOCATIONS]
+
+    @property
+    def frees(self) -> int:
+        return self._sum(FREES) - self.start[FREES]
 
     def reset_peak(self) -> None:
-        self.peak = self.allocated
+        self.native[PEAK] = self.allocated
 
     def reset_totals(self) -> None:
-        self.total_allocated = self.total_freed = self.allocations = self.frees = 0
+        self.start = [self._sum(word) for word in range(6)]
 
 
 usages = tuple(Usage() for _ in range(devices.count()))
@@ -72,6 +113,22 @@ class _Record(weakref.ref):
 
 
 _records: set[_Record] = set()      # a weak reference that dies before its referent never calls back
+_native: Any = None                 # the native runtime, once it is loaded
+
+
+def use_native(runtime: Any) -> None:
+    """Let the native runtime make neuron tensors and account for them. What lives already stays on Python's books."""
+    global _native
+    if _native is None:
+        for index, usage in enumerate(usages):
+            usage.join(runtime.usage(index))
+        _native = runtime
+
+
+def empty_cache() -> None:
+    """Return the native runtime's free blocks to the system."""
+    if _native is not None:
+        _native.empty_cache()
 
 
 def _forget(record: Any) -> None:
@@ -95,8 +152,11 @@ def resized(storage: torch.UntypedStorage) -> None:
     for record in weakref.getweakrefs(storage):
         if type(record) is _Record:
             record.usage.remove(record.nbytes)
-            record.nbytes = storage.nbytes()
-            record.usage.add(record.nbytes)
+            if _native is None:
+                record.nbytes = storage.nbytes()
+                record.usage.add(record.nbytes)
+            else:                               # its memory is native by now
+                _records.discard(record)
 
 
 def to_neuron(tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
@@ -104,6 +164,8 @@ def to_neuron(tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
 
     A conjugated or negated view is resolved first, as the result owns plain values.
     """
+    if _native is not None:
+        return _native.to_neuron(tensor, index)
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     if tensor.requires_grad:
@@ -116,6 +178,8 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
     Writing to either is seen by both. The result's storage can not be resized.
     """
+    if _native is not None:
+        return _native.to_cpu(tensor)
     alias = retag(tensor.detach() if tensor.requires_grad else tensor, CPU)
     if tensor.is_conj():
         alias = alias.conj()
@@ -127,6 +191,8 @@ def empty(size: Sequence[int], dtype: torch.dtype | None = None, index: int = 0,
     """An uninitialised neuron tensor of this shape."""
     if memory_format is None:
         memory_format = torch.contiguous_format
+    if _native is not None and memory_format is torch.contiguous_format:
+        return _native.empty(size, None, dtype or torch.get_default_dtype(), index)
     cpu = torch.empty(size, dtype=dtype, device="cpu", memory_format=memory_format, requires_grad=False)
     return account(retag(cpu, NEURON, index), index)
 
@@ -134,6 +200,8 @@ def empty(size: Sequence[int], dtype: torch.dtype | None = None, index: int = 0,
 def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype | None = None,
                   index: int = 0) -> torch.Tensor:
     """An uninitialised neuron tensor of this shape and these strides (in elements)."""
+    if _native is not None:
+        return _native.empty(size, stride, dtype or torch.get_default_dtype(), index)
     return account(retag(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), NEURON, index), index)
 
 

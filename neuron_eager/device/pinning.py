@@ -19,6 +19,15 @@ def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
     return self.untyped_storage() in _pinned
 
 
+def refuse_to_pin(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+    raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+
+
+def is_not_pinned(self: torch.Tensor, device: Any = None) -> bool:
+    return False
+
+
 def register(library: torch.library.Library) -> None:
-    library.impl("_pin_memory", pin_memory, "CPU")
-    library.impl("is_pinned", is_pinned, "CPU")
+    for key, pin, ask in (("CPU", pin_memory, is_pinned), ("PrivateUse1", refuse_to_pin, is_not_pinned)):
+        library.impl("_pin_memory", pin, key)
+        library.impl("is_pinned", ask, key)

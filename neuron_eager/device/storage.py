@@ -23,7 +23,7 @@ def storage_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 def resize_storage(storage: torch.UntypedStorage, nbytes: int) -> None:
     """Give a neuron storage another size and keep its first bytes. Tensors on it see the change."""
     kept = min(nbytes, storage.nbytes())
-    fresh = memory.retag(torch.empty(nbytes, dtype=torch.uint8), memory.NEURON, storage.device.index)
+    fresh = memory.empty((nbytes,), torch.uint8, storage.device.index)
     if kept:
         memory.retag(fresh, memory.CPU)[:kept].copy_(storage_bytes(storage)[:kept])
     _swap_memory(storage, fresh.untyped_storage())

@@ -99,4 +99,5 @@ def available_memory() -> int:
 
 
 def empty_cache() -> None:
-    """Return cached blocks to the system. Nothing is cached: memory goes back when its storage dies."""
+    """Return the free blocks that the native runtime keeps for reuse to the system."""
+    memory.empty_cache()
