@@ -5,8 +5,8 @@ tensor between the two device types without copying: its header is one struct, a
 Ownership passes through DLPack's deleter, so the memory lives as long as either side.
 
 Memory figures count storages. Each storage made here gets a weak reference that takes its bytes off the books when the
-last tensor on it dies (0.6 µs for a storage's whole life). Once the native runtime is loaded (`use_native`), it makes the
-tensors and counts them, in a quarter of the time; the figures are the sums.
+last tensor on it dies (0.6 µs for a storage's whole life). Once the native runtime is loaded (`use_native`), it makes
+the tensors and counts them, in a quarter of the time; the figures are the sums.
 """
 from __future__ import annotations
 

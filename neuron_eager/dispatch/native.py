@@ -1,7 +1,7 @@
 """Warm calls without Python code: plans installed in native entries (`neuron_eager.native.entry`).
 
-A native entry calls the Python entry for every call it has no plan for, so nothing here decides anything. Where the native
-runtime is unavailable the Python entries run everything.
+A native entry calls the Python entry for every call it has no plan for, so nothing here decides anything. Where the
+native runtime is unavailable the Python entries run everything.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..config import config
+from ..device import memory
 from ..errors import Unavailable
 from .build import Plan, Source
 from .plan import Arg
@@ -27,13 +28,36 @@ _enabled = True
 
 @functools.cache
 def _runtime() -> Any:
-    """The native runtime, or None with the reason logged."""
+    """The native runtime, which then also makes tensors, views and the device guard's answers; or None, with the reason
+    logged."""
     try:
+        from ..native import guard, views
         from ..native.runtime import runtime
-        return runtime()
+        native = runtime()
     except (Unavailable, ImportError) as reason:
         log.info("warm ops take the Python path: %s", reason)
         return None
+    memory.use_native(native)
+    for what, take in (("views", views.register_views), ("the device guard", guard.install_guard)):
+        try:
+            take(native)
+        except Unavailable as reason:
+            log.info("%s stay in Python: %s", what, reason)
+    return native
+
+
+def view_calls() -> dict[str, int]:
+    """How often each view op ran that is registered natively."""
+    if _runtime.cache_info().currsize == 0:
+        return {}
+    from ..native import views
+    return views.calls()
+
+
+def clear_view_calls() -> None:
+    if view_calls():
+        from ..native import views
+        views.clear_calls()
 
 
 def entry(sig: Signature, operands: frozenset[str], python: Callable[..., Any],
@@ -71,7 +95,8 @@ def install(native: Any, sig: Signature, record: Record, args: Sequence[Any], kw
     outputs = [Argument(leaves[o.into.name, _element(plan, o.into)]) if o.into is not None
                else Output(o.shape, o.strides, o.dtype, index) for o in plan.outputs]
     pointers = [_pointer(s, plan, leaves, outputs) for s in plan.sources]
-    pairs = [(leaves[a.name, _element(plan, a)], leaves[b.name, _element(plan, b)], same) for a, b, same in plan.disjoint]
+    pairs = [(leaves[a.name, _element(plan, a)], leaves[b.name, _element(plan, b)], same)
+             for a, b, same in plan.disjoint]
     installed = native.install(
         args, kwargs, plan.executable.address, plan.executable.r0, plan.executable.r1, pointers=pointers,
         results=[outputs[r] for r in plan.results], disjoint=pairs, user=record,
@@ -126,9 +151,7 @@ def enable(on: bool) -> None:
 def clear() -> None:
     """Forget all plans."""
     for e in entries:
-        for plan in e.plans:
-            _forget(plan)
-        e._rebuild([])
+        e.clear()
 
 
 __all__ = ["clear", "enable", "entries", "entry", "install"]

@@ -125,15 +125,21 @@ def get_executed_ops() -> list[str]:
 
 def clear_op_tracking() -> None:
     """Forget which ops ran."""
+    from . import native
     for r in list(records):
         r.clear()
     for name in views.counts:
         views.counts[name] = 0
+    native.clear_view_calls()
 
 
 def view_counts() -> dict[str, int]:
     """How often each view op ran, by name."""
-    return {f"aten::{name}": count for name, count in views.counts.items() if count > 0}
+    from . import native
+    counts = {f"aten::{name}": count for name, count in views.counts.items()}
+    for name, count in native.view_calls().items():
+        counts[name] = counts.get(name, 0) + count
+    return {name: count for name, count in counts.items() if count > 0}
 
 
 # ---- scopes

@@ -25,6 +25,7 @@ RT_USAGE = RT_LISTS + CLASSES                       # one record per device
 DEVICES, USAGE = 64, 8
 RT_WORDS = RT_USAGE + DEVICES * USAGE
 U_ALLOCATED, U_FREED, U_PEAK, U_ALLOCATIONS, U_FREES = 0, 1, 2, 3, 4     # since the start; the peak of live bytes
+U_ELSEWHERE = 5                                     # live bytes that Python accounts for: part of the peak
 
 # Block: DLManagedTensorVersioned (version, context, deleter, flags, then a DLTensor), then ours
 M_VERSION, M_CONTEXT, M_DELETER, M_FLAGS, M_DATA, M_DEVICE, M_NDIM, M_SIZES, M_STRIDES, M_OFFSET = range(10)
@@ -77,7 +78,7 @@ def class_bytes(c: Word, n: Word) -> Word:
 def count_new(usage: Word, n: Word) -> Word:
     usage[U_ALLOCATED] += n
     usage[U_ALLOCATIONS] += 1
-    live = usage[U_ALLOCATED] - usage[U_FREED]
+    live = usage[U_ALLOCATED] - usage[U_FREED] + usage[U_ELSEWHERE]
     if live > usage[U_PEAK]:
         usage[U_PEAK] = live
 

@@ -14,6 +14,7 @@ A plan holds what a call must look like and what to do then. It is found by its 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 import threading
@@ -63,8 +64,17 @@ class Constant:
 
 def constant(value: float) -> Constant:
     """A number in the form in which a kernel sees an operand."""
-    exact = struct.pack("<d" if isinstance(value, float) else "<q", value)
-    return Constant(ctypes.addressof(cells(*struct.unpack("<QQ", struct.pack("<f4x", value) + exact))))
+    try:
+        narrow = struct.pack("<f4x", value)
+    except OverflowError:                   # a finite double beyond float32
+        narrow = struct.pack("<f4x", math.copysign(math.inf, value))
+    slot = narrow + struct.pack("<d" if isinstance(value, float) else "<q", value)
+    if slot not in _constants:
+        _constants[slot] = Constant(ctypes.addressof(cells(*struct.unpack("<QQ", slot))))
+    return _constants[slot]
+
+
+_constants: dict[bytes, Constant] = {}
 
 
 Pointer = Argument | Output | Constant
@@ -202,6 +212,19 @@ class Entry:
                 0, allocator.NEURON | o.index << 32, code << 32 | len(o.shape), 0, 0, 0]
 
     # ---- the table
+    def clear(self) -> None:
+        """Evict all plans."""
+        with _lock:
+            gone = self.plans
+            self._unfreed += gone
+            self._rebuild([])
+        self._report(gone)
+
+    def _report(self, gone: list[Plan]) -> None:
+        if self.on_evict is not None:
+            for plan in gone:
+                self.on_evict(plan)
+
     def _add(self, plan: Plan) -> None:
         if len(self.plans) >= self.max_plans:
             self._evict()
@@ -232,9 +255,7 @@ class Entry:
         self._rebuild(kept)
         for plan in kept:
             plan.seen = plan.hits
-        if self.on_evict is not None:
-            for plan in gone:
-                self.on_evict(plan)
+        self._report(gone)
 
 
 class Foreach:

@@ -139,6 +139,11 @@ class Runtime:
         return self.to_neuron(_plain(tensor), index)
 
     def _cpu_slow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Conjugated and negated views: the physical values, seen through the same bit."""
+        if isinstance(tensor, torch.Tensor) and tensor.is_conj():
+            return self.to_cpu(tensor.detach().conj()).conj()
+        if isinstance(tensor, torch.Tensor) and tensor.is_neg():
+            return torch._neg_view(self.to_cpu(torch._neg_view(tensor.detach())))
         return self.to_cpu(_plain(tensor))
 
     @property
@@ -148,18 +153,20 @@ class Runtime:
 
     def memory(self, index: int = 0) -> dict[str, int]:
         """Bytes that tensors of a device hold, and held at most; how many allocations and frees there were."""
-        w, at = self.words, self._usage(index)
-        allocated, freed, peak, allocations, frees = w[at:at + 5]
+        allocated, freed, peak, allocations, frees = self.usage(index)[:5]
         return {"allocated": allocated - freed, "peak": peak, "total_allocated": allocated, "total_freed": freed,
                 "allocations": allocations, "frees": frees}
 
     def reset_peak(self, index: int = 0) -> None:
-        self.words[self._usage(index) + allocator.U_PEAK] = self.memory(index)["allocated"]
+        u = self.usage(index)
+        u[allocator.U_PEAK] = u[allocator.U_ALLOCATED] - u[allocator.U_FREED] + u[allocator.U_ELSEWHERE]
 
-    def _usage(self, index: int) -> int:
+    def usage(self, index: int) -> ctypes.Array[ctypes.c_uint64]:
+        """The words (allocator.U_...) in which native code counts a device's memory."""
         if not 0 <= index < allocator.DEVICES:
             raise IndexError(f"device index {index}")
-        return allocator.RT_USAGE + allocator.USAGE * index
+        at = allocator.RT_USAGE + allocator.USAGE * index
+        return (Word * allocator.USAGE).from_address(self.address + 8 * at)
 
     # ---- state
     @property

@@ -114,6 +114,11 @@ def calls() -> dict[str, int]:
     return {f"aten::{op}": counts[i] for i, op in enumerate(OPS)}
 
 
+def clear_calls() -> None:
+    for i in range(len(OPS)):
+        counts[i] = 0
+
+
 _library: list[Any] = []
 
 
