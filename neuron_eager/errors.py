@@ -172,13 +172,14 @@ class NoKernelError(NeuronEagerError, NotImplementedError):
 
 
 class ViewFallbackError(NeuronEagerError, NotImplementedError):
-    template = ("{op} returns a view, and a CPU fallback can not make one: it would not share storage and version counter "
-                "with its source. Clone the argument and use a copying op, or run it on x.cpu()")
+    template = ("{op} returns a view, and a CPU fallback can not make one: it would not share storage and version "
+                "counter with its source. Clone the argument and use a copying op, or run it on x.cpu()")
 
 
 class UnsupportedLayoutError(NeuronEagerError, NotImplementedError):
-    template = ("{op}: a {kind} tensor can not be on neuron, which has dense, strided tensors only. Call .to_dense() (sparse), "
-                "torch.nested.to_padded_tensor (nested) or .dequantize() (quantized) first, or keep this tensor on the CPU")
+    template = ("{op}: a {kind} tensor can not be on neuron, which has dense, strided tensors only. Call .to_dense() "
+                "(sparse), torch.nested.to_padded_tensor (nested) or .dequantize() (quantized) first, or keep this "
+                "tensor on the CPU")
 
 
 class KernelSignatureError(NeuronEagerError, TypeError):
@@ -190,17 +191,13 @@ class KernelResultError(NeuronEagerError, ValueError):
 
 
 class Float64Error(NeuronEagerError, TypeError):
-    template = ("{op} got a float64 tensor, and NEURON_EAGER_FLOAT64=error forbids it. Cast to float32, or set it to float32 "
-                "(compute in float32) or cpu. At {place}")
+    template = ("{op} got a float64 tensor, and NEURON_EAGER_FLOAT64=error forbids it. Cast to float32, or set it to "
+                "float32 (compute in float32) or cpu. At {place}")
 
 
 class UnknownOpError(NeuronEagerError, LookupError):
-    template = "{op!r} names no op{nearest}. Names are like aten::mm, aten.mm, aten.add.Tensor, torch.ops.aten.mm.default"
-
-
-class Float64Error(NeuronEagerError, TypeError):
-    template = ("{op} got float64 tensors, and NEURON_EAGER_FLOAT64=error refuses them\n  at {place}\n  Use float32, or allow "
-                "it: NEURON_EAGER_FLOAT64=float32 (computed in float32) or =cpu")
+    template = ("{op!r} names no op{nearest}. Names are like aten::mm, aten.mm, aten.add.Tensor, "
+                "torch.ops.aten.mm.default")
 
 
 # ---- lowering

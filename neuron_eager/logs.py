@@ -33,8 +33,9 @@ def levels(text: str) -> dict[str, int]:
         level, name = _LEVELS.get(part[0], logging.INFO), part.lstrip("+-")
         name = ALIASES.get(name, name).removeprefix("neuron_eager").lstrip(".")
         if name and name.split(".")[0] not in MODULES:
+            known = ", ".join(sorted({*MODULES, *ALIASES}))
             raise SettingError(variable="NEURON_EAGER_LOGS", value=text,
-                               allowed=f"names from {', '.join(sorted({*MODULES, *ALIASES}))}, each with + or - before it")
+                               allowed=f"names from {known}, each with + or - before it")
         found[f"neuron_eager.{name}".rstrip(".")] = level
     return found
 

@@ -82,8 +82,9 @@ def build(call: Call, kernel_call: KernelCall, executor: Any, other_way: Callabl
         fresh = executable.outputs
     if fresh:
         if outputs:
-            raise KernelResultError(kernel=_name(kernel_call.kernel), op=call.name, detail="it returns new tensors beside "
-                                    "the outputs it was given; return the given ones, or declare no outputs")
+            raise KernelResultError(
+                kernel=_name(kernel_call.kernel), op=call.name,
+                detail="it returns new tensors beside the outputs it was given; return those, or declare no outputs")
         outputs = [_fresh(call, kernel_call, i, spec) for i, spec in enumerate(fresh)]
         results = list(range(len(outputs)))
         sources += [Source("output", index=i) for i in range(len(outputs))]
@@ -274,7 +275,8 @@ def _factory(form: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
     passed = ", ".join([*given, *(f"{p.keyword}={p.keyword}" for p in sig.keywords)])
     lines = [f"def run({parameters}):"]
     for k, (a, ea, b, eb, same) in enumerate(disjoint):
-        lines.append(f"    if overlapping({_pointer(a, ea)}, extents[{k}][0], {_pointer(b, eb)}, extents[{k}][1], {same}):")
+        ranges = f"{_pointer(a, ea)}, extents[{k}][0], {_pointer(b, eb)}, extents[{k}][1]"
+        lines.append(f"    if overlapping({ranges}, {same}):")
         lines.append(f"        return other_way({passed})")
     lines += [f"    {name}.resize_(resized[{k}].shape)" for k, name in enumerate(resized)]
     lines += [f"    out{k} = allocate{k}()" for k, name in enumerate(into) if name is None]

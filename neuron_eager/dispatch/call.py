@@ -1,8 +1,8 @@
 """From an op call to what runs: key → dict → run; and on a miss, the decision.
 
-Every op has an entry, a function generated from its schema that looks a call's kind up and runs what was decided for it.
-Entries of ops without a kernel know shapes and dtypes (for the report); entries of ops with one also know strides and
-static arguments, because a kernel is specialised for them.
+Every op has an entry, a function generated from its schema that looks a call's kind up and runs what was decided for
+it. Entries of ops without a kernel know shapes and dtypes (for the report); entries of ops with one also know strides
+and static arguments, because a kernel is specialised for them.
 """
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _entry(sig: Signature, keys: list[str], head: str, names: dict[str, Any], re
 
 
 def attended(record: Record, /, *args: Any, **kwargs: Any) -> Any:
-    """A call while something is watched: refuse a fallback where it is an error, take the time where a scope is open."""
+    """A call while something is watched: refuse a fallback where it is an error, take the time in a scope."""
     watch.refresh()
     if watch.strict and record.route == "fallback":
         raise FallbackError(op=record.name, reason=record.why, arguments=record.arguments,
@@ -136,6 +136,18 @@ def attended(record: Record, /, *args: Any, **kwargs: Any) -> Any:
 def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
     """What runs calls of this kind: a kernel's plan, or the fallback with a reason."""
     name, sig = op._name, signature(op)
+
+    elsewhere: list[Record] = []
+
+    def overlapped(*args: Any, **kwargs: Any) -> Any:
+        """A call of this kind whose arguments overlap in memory: the CPU's business, or its error."""
+        if not elsewhere:
+            elsewhere.append(fallback_record(op, _by_name(sig, args, kwargs),
+                                             Decline(Reason.SHAPE, "arguments overlap in memory")))
+            tracking.records.append(elsewhere[0])
+        record.calls -= 1       # its caller counts it as a kernel's
+        return attended(elsewhere[0], *args, **kwargs)
+
     decline = _forced(name) or _on_other_device(sig, values) or _policy(name, values) or _asked(sig, route, values)
     plan = None
     if decline is None and not isinstance(route.rule, FunctionRule):
@@ -147,27 +159,32 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
             if "outputs" in call.__dict__ or not _from_pytorch(error):
                 raise
             # PyTorch refuses the call: its CPU kernel says so in its own words
+            call.release()
             return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]))
         if isinstance(lowered, Decline):
             decline = lowered
         else:
-            plan_or_decline = build.build(call, lowered, _executor(), fallback.runner(op))
+            plan_or_decline = build.build(call, lowered, _executor(), overlapped)
             if isinstance(plan_or_decline, Decline):
                 decline = plan_or_decline
             else:
                 plan = plan_or_decline
+        call.release()
     if decline is not None:
         return fallback_record(op, values, decline)
     run = route.rule.function if isinstance(route.rule, FunctionRule) else plan.run       # type: ignore[union-attr]
     record = Record(name, "kernel", run, _tensors(values), why=route.why)
     record.plan = plan
+    if plan is not None:
+        _warn_of_float64(name, values)
     log.debug("%s(%s): %s", name, record.arguments, route.why)
     return record
 
 
 def fallback_record(op: OpOverload, values: Mapping[str, Any], decline: Decline) -> Record:
     numbers = any(p.type == "Tensor" and isinstance(values[p.name], Number) for p in signature(op).parameters)
-    record = Record(op._name, "fallback", fallback.runner(op, numbers), _tensors(values), decline.reason, decline.detail)
+    run = fallback.runner(op, numbers)
+    record = Record(op._name, "fallback", run, _tensors(values), decline.reason, decline.detail)
     announce(record)
     return record
 
@@ -175,9 +192,8 @@ def fallback_record(op: OpOverload, values: Mapping[str, Any], decline: Decline)
 def _forced(name: str) -> Decline | None:
     forced = config.force_cpu
     if forced:
-        plain = name.removeprefix("aten::")
-        forms = {name, name.replace("::", "."), plain, name.partition(".")[0], name.partition(".")[0].replace("::", "."),
-                 plain.partition(".")[0]}
+        packet = name.partition(".")[0]
+        forms = {form for n in (name, packet) for form in (n, n.replace("::", "."), n.removeprefix("aten::"))}
         if forms & forced:
             return Decline(Reason.FORCED, "config.force_cpu")
     return None
@@ -200,17 +216,23 @@ def _policy(name: str, values: Mapping[str, Any]) -> Decline | None:
         raise Float64Error(op=name, place=tracking.user_place() or "unknown")
     if config.float64 == "cpu":
         return Decline(Reason.POLICY, "float64 runs on the CPU: config.float64")
-    if ("float64", name) not in _said:
-        _said.add(("float64", name))
-        log.warning("%s computes float64 tensors in float32; their dtype stays float64. NEURON_EAGER_FLOAT64=cpu computes "
-                    "them exactly, on the CPU; =error refuses them. At %s", name, tracking.user_place() or "unknown")
     return None
+
+
+def _warn_of_float64(name: str, values: Mapping[str, Any]) -> None:
+    """A kernel computes float64 tensors in float32: say so, once per op."""
+    if ("float64", name) in _said or not any(t.dtype is torch.float64 and not t.is_cpu for t in _tensors(values)):
+        return
+    _said.add(("float64", name))
+    log.warning("%s computes float64 tensors in float32; their dtype stays float64. NEURON_EAGER_FLOAT64=cpu computes "
+                "them exactly, on the CPU; =error refuses them. At %s", name, tracking.user_place() or "unknown")
 
 
 def _asked(sig: Signature, route: Route, values: Mapping[str, Any]) -> Decline | None:
     if route.can_run is None:
         return None
-    answer = route.can_run(*(values[p.name] for p in sig.positional), **{p.keyword: values[p.name] for p in sig.keywords})
+    keywords = {p.keyword: values[p.name] for p in sig.keywords}
+    answer = route.can_run(*(values[p.name] for p in sig.positional), **keywords)
     if answer is True:
         return None
     if isinstance(answer, Decline):
@@ -273,7 +295,8 @@ def _by_name(sig: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _tensors(values: Mapping[str, Any]) -> list[torch.Tensor]:
-    return [t for v in values.values() for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, torch.Tensor)]
+    flat = (t for v in values.values() for t in (v if isinstance(v, (list, tuple)) else (v,)))
+    return [t for t in flat if isinstance(t, torch.Tensor)]
 
 
 def shapes_of(tensors: Sequence[torch.Tensor | None] | None) -> Any:
@@ -351,6 +374,6 @@ def _kind_key(p: Parameter, value: Any, operand: bool) -> tuple[Any, ...]:
 
 def native_entry(sig: Signature, operands: frozenset[str], entry: Callable[..., Any],
                  find: Callable[..., Record]) -> Callable[..., Any] | None:
-    """A builtin that runs warm calls without Python code, and calls `entry` for the others. None where it can not be."""
+    """A builtin that runs warm calls without Python code, and calls `entry` for the others; or None."""
     from . import native
     return native.entry(sig, operands, entry, find)

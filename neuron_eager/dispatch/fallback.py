@@ -150,8 +150,8 @@ def compile_source(filename: str, text: str, names: dict[str, Any]) -> Callable[
 def head(sig: Signature, names: dict[str, Any], name: str = "run", explicit: bool = False) -> str:
     """`def run(self, other=default, *, out, **rest):` for an op. Defaults that have no literal go to `names`.
 
-    Unless `explicit`, keyword arguments that need no conversion travel in `rest`: PyTorch leaves out those that have their default value,
-    and passing a default on would cost more than the whole tracking of an op.
+    Unless `explicit`, keyword arguments that need no conversion travel in `rest`: PyTorch leaves out those that have
+    their default value, and passing a default on would cost more than the whole tracking of an op.
     """
     def declare(p: Parameter) -> str:
         if not p.has_default:

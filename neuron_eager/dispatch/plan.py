@@ -74,7 +74,8 @@ class Arg:
         elif strides is None:
             strides = reshaped(self.shape, self.strides, shape)
             if strides is None:
-                raise ValueError(f"{self.name}{list(self.shape)} with strides {list(self.strides)} has no view {list(shape)}")
+                raise ValueError(f"{self.name}{list(self.shape)} with strides {list(self.strides)} has no view "
+                                 f"{list(shape)}")
         return View(self, tuple(shape), tuple(strides), offset, dtype or self.dtype)
 
     def broadcast(self, shape: Sequence[int]) -> View:
@@ -103,7 +104,8 @@ class View:
 
     def broadcast(self, shape: Sequence[int]) -> View:
         lead = len(shape) - len(self.shape)
-        strides = (0,) * lead + tuple(0 if n == 1 and m != 1 else s for n, s, m in zip(self.shape, self.strides, shape[lead:]))
+        own = zip(self.shape, self.strides, shape[lead:])
+        strides = (0,) * lead + tuple(0 if n == 1 and m != 1 else s for n, s, m in own)
         return replace(self, shape=tuple(shape), strides=strides)
 
     def reshape(self, shape: Sequence[int]) -> View | None:
@@ -156,8 +158,9 @@ Item = View | Arg | Operand
 class KernelCall:
     """One kernel for one kind of call.
 
-    The kernel's first parameters are `outputs`, which it writes; then come `inputs`, by parameter name or in order, each
-    an item, a tuple of items or None; then `constants`. Without outputs, the kernel returns its results as new tensors.
+    The kernel's first parameters are `outputs`, which it writes; then come `inputs`, by parameter name or in order,
+    each an item, a tuple of items or None; then `constants`. Without outputs, the kernel returns its results as new
+    tensors.
     returns: indices into `outputs` of the op's results, where that is not all of them in order.
     same_view: whether an output may be the very view that an input is (elementwise kernels); or the names of the
     parameters that may. Any other overlap of an output with another argument sends the call to the CPU.
@@ -190,7 +193,8 @@ class Call:
         self.op, self.signature = op, signature(op)
         self._values = values
         self._position = 0
-        self._args: dict[str, Any] = {p.name: self._seen(p, values[p.name], operands) for p in self.signature.parameters}
+        self._args: dict[str, Any] = {
+            p.name: self._seen(p, values[p.name], operands) for p in self.signature.parameters}
 
     def __getitem__(self, name: str) -> Any:
         return self._args[name]
@@ -228,8 +232,8 @@ class Call:
         """The op's results with PyTorch's own shapes, strides and dtypes. Raises what PyTorch raises for the call."""
         values = {name: _on_meta(value) for name, value in self._values.items()}
         positional = [values[p.name] for p in self.signature.positional]
-        keywords = {p.keyword: values[p.name] for p in self.signature.keywords
-                    if p.tensor or values[p.name] != p.default and "Device" not in p.type}
+        keywords = {p.keyword: values[p.name] for p in self.signature.keywords if p.tensor
+                    or values[p.name] != p.default and not p.type.endswith(("Device", "Device]", "Generator]"))}
         numbers = any(p.type == "Tensor" and isinstance(values[p.name], (bool, int, float, complex))
                       for p in self.signature.parameters)
         results = (self.op.overloadpacket if numbers else self.op)(*positional, **keywords)
@@ -240,6 +244,10 @@ class Call:
     def result_type(self, *names: str) -> torch.dtype:
         """The dtype to which PyTorch promotes these arguments (tensors and numbers)."""
         return result_type(self._values[n] for n in names)
+
+    def release(self) -> None:
+        """Let go of the tensors; metadata stays. Plans outlive calls."""
+        self._values = {}
 
     def _seen(self, p: Parameter, value: Any, operands: Sequence[str]) -> Any:
         if p.tensors and value is not None:
@@ -253,7 +261,8 @@ class Call:
 
     def _arg(self, p: Parameter, t: torch.Tensor) -> Arg:
         position, self._position = self._position, self._position + 1
-        return Arg(p.name, position, tuple(t.shape), t.stride(), t.dtype, None if t.is_cpu else t.device.index, p.written)
+        index = None if t.is_cpu else t.device.index
+        return Arg(p.name, position, tuple(t.shape), t.stride(), t.dtype, index, p.written)
 
     def _out(self, argument: str | None, result: torch.Tensor) -> Out:
         into = None if argument is None else self._args[argument]
@@ -261,25 +270,6 @@ class Call:
 
 
 # ---- helpers for rules
-
-def pointwise(call: Call, kernel: Any, inputs: Sequence[str], constants: Mapping[str, Any] | None = None,
-              kind: str = "float32") -> KernelCall | Decline:
-    """The KernelCall of an elementwise op with the signature `kernel(out, ins, ...)`.
-
-    Every tensor among `inputs` is broadcast to the result; numbers become operands of `kind`.
-    """
-    out = call.outputs[0]
-    items: list[Item] = []
-    for name in inputs:
-        value = call[name]
-        if isinstance(value, Arg):
-            items.append(value.broadcast(out.shape))
-        elif isinstance(value, complex) or isinstance(value, Number) and value.type is complex:
-            return Decline(Reason.DTYPE, f"{name} is a complex number")
-        else:
-            items.append(Operand(value, kind))
-    return KernelCall(kernel, {"ins": tuple(items)}, [out], dict(constants or {}), same_view=True)
-
 
 def contiguous(shape: Sequence[int]) -> Strides:
     """Strides of a contiguous tensor."""
@@ -316,19 +306,6 @@ def reshaped(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -
             sizes.append(rest.pop(0))
         result += [stride * s for s in contiguous(sizes)]
     return (*result, *(1 for _ in rest))
-
-
-def broadcast_shape(*shapes: Sequence[int]) -> Shape | None:
-    """The common shape, or None if there is none."""
-    rank = max(map(len, shapes))
-    result = [1] * rank
-    for shape in shapes:
-        for i, n in enumerate(shape, rank - len(shape)):
-            if n != 1 and result[i] not in (1, n):
-                return None
-            if n != 1:
-                result[i] = n
-    return tuple(result)
 
 
 def result_type(values: Any) -> torch.dtype:

@@ -27,7 +27,8 @@ def register() -> None:
     which would turn x + y into an allocation and add.out.
     """
     if not host.check_layout():
-        raise UnsupportedTorchError(version=torch.__version__, missing="DLPack capsules as known", supported="2.13 to 2.14")
+        raise UnsupportedTorchError(version=torch.__version__, missing="DLPack capsules as known",
+                                    supported="2.13 to 2.14")
     logs.apply()
     taken = set(torch._C._dispatch_get_registrations_for_dispatch_key(KEY))
     served = {*torch._C._dispatch_get_registrations_for_dispatch_key("CPU"), *special.ON_CPU, *COMPOSITES} - taken

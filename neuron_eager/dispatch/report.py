@@ -102,8 +102,10 @@ class OpReport:
         cells = [[_cut(c, 44 if i in (1, 6) else 48) for i, c in enumerate(line)] for line in cells]
         widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
         right = {2, 4, 5}
-        lines = ["  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
-                 for line in cells]
+        lines = []
+        for line in cells:
+            padded = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths)))
+            lines.append("  ".join(padded).rstrip())
         more = [f"… and {len(shown) - 40} more; .rows has all"] if len(shown) > 40 else []
         return "\n".join([self.summary(), *lines, *more])
 
@@ -111,7 +113,8 @@ class OpReport:
         head = "".join(f"<th>{html.escape(c)}</th>" for c in COLUMNS)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in line) + "</tr>"
                        for line in self._cells(self.by_op()))
-        return (f"<p>{html.escape(self.summary())}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        return (f"<p>{html.escape(self.summary())}</p>"
+                f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
     def to_json(self, indent: int | None = 2) -> str:
         """{"summary": {...}, "rows": [...]}; rows have the fields of `Row`."""

@@ -65,8 +65,9 @@ def resolve(op: OpOverload | torch._ops.OpOverloadPacket | str) -> OpOverload:
     name = op._qualified_op_name if isinstance(op, torch._ops.OpOverloadPacket) else str(op)
     name = name.removeprefix("torch.ops.")
     if "::" not in name:
-        head, dot, rest = name.partition(".")
-        name = f"{head}::{rest}" if dot and hasattr(torch.ops, head) and rest and not _is_aten(name) else f"aten::{name}"
+        namespace, _, rest = name.partition(".")
+        foreign = rest and hasattr(torch.ops, namespace) and not _is_aten(name)
+        name = f"{namespace}::{rest}" if foreign else f"aten::{name}"
     try:
         overload = by_name(name.removesuffix(".default"))
         torch._C._dispatch_find_schema_or_throw(overload._schema.name, overload._schema.overload_name)
@@ -129,7 +130,8 @@ def register_kernel(op: OpOverload | torch._ops.OpOverloadPacket | str, kernel: 
     """Let a kernel serve an op on neuron, in place of its present route.
 
     Args:
-        op: an overload, a packet (its default overload) or a name: torch.ops.aten.mm.default, "aten::mm", "aten.add.Tensor".
+        op: an overload, a packet (its default overload) or a name: torch.ops.aten.mm.default, "aten::mm",
+            "aten.add.Tensor".
         kernel: one of
             - an `nki.jit` kernel: called with the op's tensors and other arguments in schema order, the others as
               compile-time constants; the new HBM tensors that it returns are the results;
@@ -246,8 +248,9 @@ def _rule(op: OpOverload, kernel: Any) -> Rule:
         _check_kernel(op, kernel)
         return KernelRule(kernel)
     if not callable(kernel):
-        raise KernelSignatureError(op=op._name, kernel=_label(kernel), schema=op._schema,
-                                   detail=f"it is a {type(kernel).__name__}, not an nki.jit kernel, a function or a Rule")
+        raise KernelSignatureError(
+            op=op._name, kernel=_label(kernel), schema=op._schema,
+            detail=f"it is of type {type(kernel).__name__}, and not an nki.jit kernel, a function or a Rule")
     _check_signature(op, kernel, "kernel")
     return FunctionRule(kernel)
 
@@ -259,8 +262,8 @@ def _check_kernel(op: OpOverload, kernel: Any) -> None:
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters) or not least <= wanted <= len(parameters):
         raise KernelSignatureError(
             op=op._name, kernel=_label(kernel), schema=op._schema,
-            detail=f"it takes {_count(least, len(parameters))} and the op has {wanted}; an nki.jit kernel takes the op's "
-                   "arguments in order")
+            detail=f"it takes {_count(least, len(parameters))} and the op has {wanted}; an nki.jit kernel takes the "
+                   "op's arguments in order")
 
 
 def _check_signature(op: OpOverload, function: Callable[..., Any], what: str) -> None:

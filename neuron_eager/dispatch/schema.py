@@ -89,7 +89,7 @@ def signature(op: OpOverload) -> Signature:
             keyword_only=a.kwarg_only, written=a.is_write, out=a.is_out, has_default=a.has_default_value(),
             default=a.default_value)
         for a in schema.arguments)
-    text_arguments, _, text_returns = str(schema).rpartition(" -> ")
+    text_arguments, _, text_returns = str(schema).partition("(")[2].rpartition(" -> ")
     owner = {m[1]: m[3] for m in _ALIAS.finditer(text_arguments)}
     names = {p.keyword: p.name for p in parameters}
     returns = [str(r.type) for r in schema.returns]

@@ -21,8 +21,8 @@ def convolution_backward(grad_output: Tensor, input: Tensor, weight: Tensor, str
                          dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
                          output_mask: list[bool]) -> tuple[Tensor, ...]:
     bias_sizes = [weight.shape[1] * groups if transposed else weight.shape[0]]
-    return aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
-                                             output_padding, groups, output_mask)
+    return aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation,
+                                             transposed, output_padding, groups, output_mask)
 
 
 def lstm_cell(input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, input_bias: Tensor | None = None,
@@ -115,9 +115,9 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor
 
 
 def fused_attention_backward(
-        grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, grad_input_mask: list[bool],
-        out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor, cum_seq_k: Tensor, max_q: int, max_k: int, dropout_p: float,
-        is_causal: bool, philox_seed: Tensor, philox_offset: Tensor, *,
+        grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
+        grad_input_mask: list[bool], out: Tensor, logsumexp: Tensor, cum_seq_q: Tensor, cum_seq_k: Tensor, max_q: int,
+        max_k: int, dropout_p: float, is_causal: bool, philox_seed: Tensor, philox_offset: Tensor, *,
         scale: float | None = None) -> tuple[Tensor | None, ...]:
     return *aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
         grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask=attn_bias, scale=scale), None
