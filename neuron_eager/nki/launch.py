@@ -14,7 +14,7 @@ from . import machine, memcheck, memory
 from .buffers import private_hbm, shared_hbm
 from .dtypes import DType, as_dtype, in_float32
 from .interpreter import Interpreter, check_output
-from .jit import Kernel, checked_outputs, run
+from .jit import Kernel, checked_outputs, run, trace
 from .program import TensorSpec
 from .tensor import NkiTensor, Storage
 
@@ -108,13 +108,55 @@ def replace(arguments: Any, convert: Any) -> Any:
 
 
 def launch(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run a kernel on arrays. Results are of the kind that came in; a returned argument is that argument itself."""
-    arguments, arrays = collect(kernel.bind(args, kwargs))
+    """Run a kernel on arrays. Results are of the kind that came in; a returned argument is that argument itself.
+
+    On fake or meta tensors nothing runs: the kernel is traced, and the results have its shapes and dtypes.
+    """
+    bound = kernel.bind(args, kwargs)
+    if _without_data(bound):
+        return abstract(kernel, bound)
+    arguments, arrays = collect(bound)
     _check_devices(kernel, arrays)
     if runs_in_interpreter(kernel):
         return interpret(kernel, arguments, arrays)
     from ..executors import run_kernel
     return run_kernel(kernel, arguments, arrays)
+
+
+def _without_data(arguments: Mapping[str, Any]) -> bool:
+    """Whether a tensor among the arguments, or in a tuple of them, is a fake or meta tensor."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    flat = [part for v in arguments.values() for part in (v if isinstance(v, (tuple, list)) else (v,))]
+    fake = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", ())
+    return any(isinstance(v, torch.Tensor) and (v.is_meta or isinstance(v, fake)) for v in flat)
+
+
+def abstract(kernel: Kernel, arguments: Mapping[str, Any]) -> Any:
+    """What a kernel returns for tensors without data, by tracing it; an argument that it returns is that argument."""
+    import torch
+    tensors: list[Any] = []
+
+    def spec(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return TensorSpec(tuple(int(n) for n in value.shape), tuple(int(n) for n in value.stride()),
+                              as_dtype(value.dtype))
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return tuple(spec(part) for part in value)
+        return value
+
+    given = {name: spec(value) for name, value in arguments.items()}
+    program = trace(Kernel(kernel.func), given)
+    results = []
+    for t in program.outputs:
+        same = [x for x, i in zip(tensors, program.inputs) if i.storage is t.storage]
+        kind = getattr(torch, "float32" if t.dtype == "tfloat32" else str(t.dtype))
+        results.append(same[0] if same else torch.empty(t.shape, dtype=kind, device=tensors[0].device))
+    if program.returns_tuple:
+        return tuple(results)
+    return results[0] if results else None
 
 
 def runs_in_interpreter(kernel: Kernel) -> bool:
@@ -131,9 +173,6 @@ def _check_devices(kernel: Kernel, arrays: Sequence[Array]) -> None:
     if len(devices) > 1:
         raise NkiTypeError(f"kernel {kernel.name} got arrays on {', '.join(sorted(devices))}; all must be NumPy arrays "
                            "or tensors of one device", kernel.loc)
-    for a in arrays:
-        if a.device is not None and a.device.type == "meta":
-            raise NkiTypeError(f"kernel {kernel.name}: argument {a.name} is a meta tensor without data", kernel.loc)
 
 
 def interpret(kernel: Kernel, arguments: Mapping[str, Any], arrays: Sequence[Array]) -> Any:

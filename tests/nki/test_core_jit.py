@@ -234,8 +234,13 @@ def test_errors_of_python_name_the_kernel_and_its_arguments():
 def test_mixed_devices_are_refused():
     with pytest.raises(NkiTypeError, match="got arrays on cpu, numpy"):
         add_into(np.ones((2, 2), np.float32), torch.ones(2, 2))
-    with pytest.raises(NkiTypeError, match="meta tensor"):
-        double(torch.ones(2, 2, device="meta"))
+
+
+def test_meta_tensors_give_shapes_by_tracing():
+    y = double(torch.ones(2, 3, device="meta", dtype=torch.bfloat16))
+    assert y.is_meta and y.shape == (2, 3) and y.dtype == torch.bfloat16
+    x = torch.ones(2, 3, device="meta")
+    assert add_into(x, x) is x
 
 
 def test_outside_a_kernel():
