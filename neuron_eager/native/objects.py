@@ -84,19 +84,35 @@ def obtain(name: str, key_text: str, make: Callable[[], Any], target: Target | N
     if found is not None:
         return found
     with _lock:
-        found = _loaded.get(key)
+        found = find(key, target, name)
         if found is None:
             times: dict[str, float] = {}
-            data = _store.get(key)
-            hit = data is not None
-            if data is None:
-                data = compile_object(make, target, times)
-                _store.put(key, data)
-            start = time.perf_counter()
-            symbols = load(data, target)
-            times["load"] = 1e3 * (time.perf_counter() - start)
-            found = _loaded[key] = Loaded(name, key, symbols, data, hit, times)
+            data = compile_object(make, target, times)
+            _store.put(key, data)
+            found = _loaded[key] = _load(name, key, data, target, False, times)
     return found
+
+
+def find(key: str, target: Target | None = None, name: str = "") -> Loaded | None:
+    """The object of this key if it is loaded or in the store; None if it would have to be compiled."""
+    found = _loaded.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        found = _loaded.get(key)
+        if found is None:
+            data = _store.get(key)
+            if data is None:
+                return None
+            found = _loaded[key] = _load(name, key, data, target or current(), True, {})
+    return found
+
+
+def _load(name: str, key: str, data: bytes, target: Target, hit: bool, times: dict[str, float]) -> Loaded:
+    start = time.perf_counter()
+    symbols = load(data, target)
+    times["load"] = 1e3 * (time.perf_counter() - start)
+    return Loaded(name, key, symbols, data, hit, times)
 
 
 def compile_object(source: Any, target: Target, times: dict[str, float] | None = None) -> bytes:

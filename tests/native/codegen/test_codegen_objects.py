@@ -87,7 +87,8 @@ def test_a_warm_process_imports_no_compiler(tmp_path):
     path.write_bytes(loaded.data)
     code = f"""
 import ctypes, sys
-from neuron_eager.native import objects
+from neuron_eager.native import library, objects, target, threads
+assert target.host().key_text
 class Store:
     def get(self, key): return open({str(path)!r}, "rb").read()
     def put(self, key, data): raise AssertionError
