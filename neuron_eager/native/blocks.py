@@ -6,6 +6,7 @@ from llvmlite import ir
 
 from . import matmul, transpose
 from .build import function, new_module
+from .feasible import tops
 from .graph import SIZE, V
 from .groups import COLUMN_ROWS, Group, flat, transposed
 from .irtypes import I64, PTR, Value, const
@@ -43,18 +44,13 @@ class Blocks(Rows):
     def emit(self, group: Group) -> None:
         first, last = self.fn.args[:2]
         stores = group.stores
-        if not self.tops([st.v for st in stores]):
+        if not tops([st.v for st in stores]):
             self.loop(first, last, 1, lambda r, _: self.row(stores, {}, r, None))
         elif group.columns:
             rows = self.leaf["int", group.rows[0][1]]
             self._columns(stores, group.columns, first, last, rows)
         elif not self._direct(stores, first, last):
             self._blocks(stores, first, last)
-
-    def tops(self, roots: list[V]) -> list[V]:
-        """The block values that `roots` read directly."""
-        found = {v.id: v for v in reach(roots, ()) if is_block(v)}
-        return [v for v in reach(roots, found) if v.id in found]
 
     # ---- shapes of the iteration
     def _columns(self, stores: list[Store], chunk: int, first: Value, last: Value, rows: Value) -> None:
@@ -111,7 +107,7 @@ class Blocks(Rows):
             wide > COLUMNS + 1 and flat(stores, []) and not any(transposed(v) and wide != v.F for v in reach(roots, ()))
         )
         main = (wide - 2) // COLUMNS * COLUMNS  # never a last chunk of one column
-        widest = max(v.F or 1 for v in self.tops(roots))
+        widest = max(v.F or 1 for v in tops(roots))
         self.block_rows = ROWS if chunked else max(16, min(ROWS, BLOCK_BYTES // (4 * max(16, widest)) // 16 * 16))
 
         def rows(r: Value, _: object) -> None:
@@ -146,7 +142,7 @@ class Blocks(Rows):
         """Rows r .. r + n: block values into scratch, then row by row."""
         have: dict[int, Block] = {}
         left: dict[int, V] = {}
-        for v in self.tops([st.v for st in stores]):
+        for v in tops([st.v for st in stores]):
             self._run(v, have, left, r, n)
         self.loop(0, n, 1, lambda q, _: self.row(stores, have, self.b.add(r, q), q))
 
@@ -205,7 +201,7 @@ class Blocks(Rows):
         """A computed left operand as rows in scratch; its columns are all needed, whatever chunk is being computed."""
         if A.id not in left:
             c0, self.c0 = self.c0, None
-            for x in self.tops([A]):
+            for x in tops([A]):
                 self._run(x, have, left, r, n)
             dt, value = (A.at[0], A.args[0]) if A.op == "to" else ("float32", A)
             row = K * SIZE[dt]
@@ -247,10 +243,6 @@ class Blocks(Rows):
         if factor.at[0] != "0x1.0000000000000p+0":
             self.row([put(total, self.g.make("multiply", (cell(total), factor), (), F, "f"))], {}, here, here)
         return Block(total, 0, CELL["f"])
-
-
-def is_block(v: V) -> bool:
-    return v.op == "dot" or transposed(v)
 
 
 def _plain_product(stores: list[Store]) -> bool:

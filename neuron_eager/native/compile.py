@@ -15,6 +15,7 @@ from ..errors import NativeUnsupported, Unavailable
 from ..nki.program import Program
 from . import driver, objects
 from .driver import ARENA, CONSTANTS, NUMBER
+from .feasible import feasible, same_memory
 from .flatten import flatten
 from .graph import Bail, Graph, nodes
 from .groups import Group, group
@@ -65,7 +66,10 @@ def compile_program(program: Program, target: Target | None = None) -> Compiled:
     start = time.perf_counter()
     lowered = lower(program)
     lifted = 1e3 * (time.perf_counter() - start)
-    table, times, compiled = assemble(program, lowered, target)
+    try:
+        table, times, compiled = assemble(program, lowered, target)
+    except Bail as reason:                  # a form that only emitting it shows to have no code
+        table, times, compiled = assemble_regions(program, str(reason), target)
     result = load(table, target)
     result.times = {"lift": lifted, **times}
     result.compiled = compiled
@@ -103,6 +107,8 @@ def lower_whole(program: Program) -> Lowered:
     visible = {t.storage.id for t in [*program.inputs, *program.outputs]}
     lift.stores = {k: s for k, s in lift.stores.items() if s[0].sid in visible}
     groups = [f for q in group(lift) for f in flatten(lift.g, q)]
+    for q in {q.skeleton: q for q in groups}.values():
+        feasible(q.stores)
     if len({q.skeleton for q in groups}) > LIMIT_FUNCTIONS:
         raise Bail("too many different functions")
     if sum(len(nodes(st.v for st in q.stores)) for q in {q.skeleton: q for q in groups}.values()) > LIMIT_CODE:
@@ -132,7 +138,8 @@ def assemble(program: Program, lowered: Lowered, target: Target) -> tuple[Table,
     where = positions(program)
     constants, data = constant_area(program)
     number: dict[str, int] = {}
-    table = Table([], [], [], lowered.arena_bytes, data, how=lowered.how)
+    safe = same_memory(lowered.groups, where) if lowered.how == "whole" else []
+    table = Table([], [], [], lowered.arena_bytes, data, safe, lowered.how)
     times: dict[str, float] = {}
     compiled = 0
 
@@ -161,6 +168,14 @@ def assemble(program: Program, lowered: Lowered, target: Target) -> tuple[Table,
             table.entries.append(Entry(number[q.skeleton], first, last, work, leaves, int(wait)))
             wait = False
     return table, times, compiled
+
+
+def assemble_regions(program: Program, why: str, target: Target) -> tuple[Table, dict[str, float], int]:
+    """The same, in regions. Raises NativeUnsupported."""
+    try:
+        return assemble(program, lower_regions(program, why), target)
+    except Bail as reason:
+        raise NativeUnsupported(program.name, f"{why}; in regions: {reason}", program.loc) from None
 
 
 def constant_area(program: Program) -> tuple[dict[int, int], bytes]:

@@ -272,6 +272,9 @@ class Graph:
         for v in args:
             if v.op == "mosaic":
                 return self._ew_pieces(op, args, at, kind)
+        if any(v.op == "T" for v in args) and all(v.op in ("T", "const") for v in args):
+            inner = self.ew(op, *[v.args[0] if v.op == "T" else v for v in args], at=at, kind=kind)
+            return self.make("T", (inner,), (), next(v.F for v in args if v.op == "T"), kind)
         F = None
         for v in args:
             if v.F is not None:
@@ -448,6 +451,12 @@ class Graph:
             return self._take_mosaic(v, dr, sel)
         if op in ELEMENTWISE:
             return self.ew(op, *[self.take(a, dr, sel) for a in args], at=at, kind=v.kind)
+        if op == "T":
+            return self._take_transposed(v, dr, sel)
+        if op == "pick" and sel is not None:
+            first, pattern = _columns(at[1] or ((0, 1),), sel)
+            sel = (at[0] + first, pattern)
+            return self.make("pick", (self._rows(args[0], dr),), sel, width(pattern), v.kind)
         moved = self._rows(v, dr)
         return moved if sel is None else self.make("pick", (moved,), sel, width(sel[1]), v.kind)
 
@@ -467,11 +476,21 @@ class Graph:
         elif op == "dot":
             r = self.make("dot", (self._rows(args[0], dr), args[1]), at, v.F, v.kind)
         elif op == "T":
-            raise Bail("rows of a transposed value")
+            r = self._take_transposed(v, dr, None)
         else:
             r = self.make(op, [self._rows(a, dr) for a in args], at, v.F, v.kind)
         self.memo[key] = r
         return r
+
+    def _take_transposed(self, v: V, dr: int, sel: Selection) -> V:
+        inner, F = v.args[0], v.F
+        if dr:
+            inner = self.take(inner, 0, (dr, normal(((1, (inner.F or 1) - dr),))))
+        if sel is not None:
+            if not contiguous(sel[1]):
+                raise Bail("columns of a transposed value")
+            inner, F = self.take(inner, sel[0], None), width(sel[1])
+        return self.make("T", (inner,), (), F, v.kind)
 
     def _take_mosaic(self, v: V, dr: int, sel: Selection) -> V:
         assert v.F is not None

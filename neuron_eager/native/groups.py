@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .graph import ELEMENTWISE, SIZE, Bail, Graph, V, nodes
+from .graph import SIZE, Bail, Graph, V, nodes
 from .lift import Lift, Store
 from .patterns import Pattern, normal
 
@@ -128,23 +128,6 @@ def transposed(v: V) -> bool:
     return bool(v.at[3][0][0] != size and v.at[2] == size)
 
 
-def feasible(stores: list[Store]) -> None:
-    """Bail where a group has no code: transposes that did not cancel, matmuls with a computed right operand."""
-    for v in nodes(st.v for st in stores):
-        if v.op == "T":
-            raise Bail("a transpose of a computed value")
-        if v.op == "dot":
-            A, B = v.args
-            if A.op == "const":
-                if v.F is None or any(
-                    b.op not in ELEMENTWISE and b.op not in ("load", "const", "bcast", "affine") or transposed(b)
-                    for b in nodes([B])
-                ):
-                    raise Bail("a sum over the partitions of a computed value")
-            elif B.op != "load" or len(B.at[3]) > 1 or A.F is None:
-                raise Bail("a matmul with a computed operand")
-
-
 def flat(stores: list[Store], order: list[V]) -> bool:
     """Whether the columns of the stores are independent of each other, in one-dimensional patterns."""
     wide = stores[0].F
@@ -198,7 +181,6 @@ def group(lift: Lift) -> list[Group]:
         if rest:
             groups.append(Group(rest, rows))
     for q in groups:
-        feasible(q.stores)
         check_order(q, groups)
     return groups
 

@@ -491,17 +491,15 @@ def tensor_scalar_reduce(L: Lift, a: Args) -> None:
 # ---- reductions along the free dimensions
 
 
-def reduction(L: Lift, op: str, v: V, count: int, F: int, dst: NkiTensor, data: NkiTensor) -> V:
-    """The reduction of an ALU operator, in the arithmetic of its operands."""
+def prepared(L: Lift, op: str, dst: NkiTensor, data: NkiTensor) -> tuple[str, V]:
+    """The operands of a reduction in the arithmetic that it works in, and the operator on them."""
     g = L.g
     if op in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-        return g.red(op, pattern_bits(L, data, data.dtype, SIZE[data.dtype]), count, F)
+        return op, pattern_bits(L, data, data.dtype, SIZE[data.dtype])
+    v = L.read(data)
     if op in LOGICAL:
-        as_ints = g.cvt(g.cvt(v, "b"), "i")
-        return g.red(
-            {"logical_and": "minimum", "logical_or": "maximum", "logical_xor": "bitwise_xor"}[op], as_ints, count, F
-        )
-    return g.red(op, g.cvt(v, "l" if exact_integers(dst, data) else "f"), count, F)
+        return {"logical_and": "minimum", "logical_or": "maximum", "logical_xor": "bitwise_xor"}[op], g.cvt(g.cvt(v, "b"), "i")
+    return op, g.cvt(v, "l" if exact_integers(dst, data) else "f")
 
 
 @handler
@@ -513,7 +511,7 @@ def tensor_reduce(L: Lift, a: Args) -> None:
     for n in data.shape[1:kept]:
         F *= n
     count = data.size // data.shape[0] // F
-    v = reduction(L, op, L.read(data), count, F, dst, data)
+    v = L.g.red(*prepared(L, op, dst, data), count, F)
     if op in BITWISE:
         return store_bits(L, dst, v)
     if op in LOGICAL:
@@ -657,6 +655,6 @@ def tensor_partition_reduce(L: Lift, a: Args) -> None:
         v = g.dot(g.const(1.0), g.cvt(L.read(data), "f"), P)
         v = g.ew("divide", v, g.const(float(P))) if op == "average" else v
         return L.write(dst, v)
-    turned = g.transpose(reduction(L, "maximum" if op == "max" else op, L.read(data), 1, F, dst, data).args[0], P)
-    v = g.transpose(g.red(op, turned, P, 1), F)
+    name, v = prepared(L, "maximum" if op == "max" else op, dst, data)
+    v = g.transpose(g.red(name, g.transpose(v, P), P, 1), F)
     return store_bits(L, dst, v) if op in BITWISE else L.write(dst, v)

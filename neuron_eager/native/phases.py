@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from .graph import Bail, V
 from .groups import COST
 from .lift import Store
+from .patterns import Pattern, normal, refine
 
 KEEP = 8  # element operations from which a value used by two loops is kept
+COLUMNS_AT = {"load": 3, "gather": 4, "affine": 2, "pick": 1}  # where a node keeps its column pattern
 SEQUENTIAL = frozenset({"scan"})
 
 
@@ -48,7 +50,7 @@ def is_loop(v: V) -> bool:
 
 @dataclass
 class Job:
-    """One loop over `width` columns: reductions to `F` values each, values to keep, stores."""
+    """One loop nest over `width` columns: reductions to `F` values each, scans (F is -1), stores. counts: its loops, outermost first."""
 
     phase: int
     width: int
@@ -57,6 +59,8 @@ class Job:
     keep: list[V] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     sequential: list[V] = field(default_factory=list)
+
+    counts: tuple[int, ...] = ()
 
     def roots(self) -> list[V]:
         """What the loop computes."""
@@ -101,10 +105,29 @@ def plan(sinks: list[Store], have: Container[int]) -> Plan:
         if st.F > 1:
             job(phase[st.v.id] + is_loop(st.v), st.F).stores.append(st)
     ordered = [jobs[k] for k in sorted(jobs)]
+    known = {v.id for v in order if v.id in have}
+    for j in ordered:
+        j.counts = loop_counts(j, known)
+        known |= {v.id for v in [*j.sequential, *j.reds]}
     kept = _keep(ordered, order, have)
     scalars = [st for st in sinks if st.F == 1]
     _check_in_place(ordered, scalars, have)
     return Plan(ordered, kept, scalars)
+
+
+def loop_counts(job: Job, known: Container[int]) -> tuple[int, ...]:
+    """Loop counts over which every access of the job is affine. Raises Bail if there are none."""
+    patterns: list[Pattern] = [normal(((1, job.width),)), *[st.cols for st in job.stores]]
+    if job.F > 1:
+        inner = job.width // job.F
+        patterns.append(((inner * 2, job.F), (1, inner)))
+    for v in reach(job.roots(), known, is_scalar):
+        if v.F == job.width and v.id not in known and v.op in COLUMNS_AT:
+            patterns.append(v.at[COLUMNS_AT[v.op]])
+    counts = refine(patterns, job.width)
+    if counts is None:
+        raise Bail("access patterns of one instruction cross")
+    return counts
 
 
 def _keep(jobs: list[Job], order: list[V], have: Container[int]) -> dict[int, int]:

@@ -13,13 +13,13 @@ from typing import Any
 from ..nki.program import Instr, Program
 from ..nki.tensor import NkiTensor
 from .access import Access
+from .feasible import feasible
 from .graph import SIZE, Bail, V, nodes
-from .groups import Group, feasible
+from .groups import Group
 from .hazards import Written, overlap
 from .instructions import HANDLERS
 from .lift import SCALAR, VECTOR, Lift, Store, pieces, stored
 from .patterns import Pattern, compose, normal, width
-from .phases import plan
 from .tiles import Entry, Tiles
 
 LONGEST = 48  # instructions of a region
@@ -276,8 +276,6 @@ class Regions(Lift):
             q = Group(stores, ((0, rows),))
             if len(q.leaves) > MOST_LEAVES and len(stores) > 1:
                 raise Bail("a region with too many operands")
-            if not any(v.op == "dot" for v in nodes(st.v for st in stores)):
-                plan(stores, ())
             groups.append(q)
         reads = [(q, a) for q in groups for a in loads(q)]
         writes = [(q, whole(st, q.rows[0][1])) for q in groups for st in q.stores]

@@ -12,7 +12,7 @@ from .groups import COST, Leaf
 from .irtypes import I32, I64, PTR, Value, const, vector
 from .lanes import TYPES, Lanes
 from .lift import Store
-from .patterns import Pattern, normal, refine, steps
+from .patterns import Pattern, normal, steps
 from .phases import Job, Plan, is_loop, is_scalar, plan, reach
 from .target import Target
 
@@ -75,32 +75,8 @@ class Rows(Lanes):
     def _job(self, job: Job, k: int, state: RowState) -> None:
         cut = {**state.have, **{v: 1 for v in state.buffers}}
         mine = reach(job.roots(), cut, is_scalar)
-        counts = _counts(job, mine, cut, state)
-        loop = Loop(self, job, k, state, mine, counts)
+        loop = Loop(self, job, k, state, mine, job.counts)
         loop.run()
-
-
-def _counts(job: Job, mine: list[V], cut: Any, state: RowState) -> tuple[int, ...]:
-    """Loop counts over which every access of the job is affine."""
-    patterns: list[Pattern] = [normal(((1, job.width),))]
-    if job.F > 1:
-        inner = job.width // job.F
-        patterns.append(((inner * 2, job.F), (1, inner)))
-    for v in mine:
-        if job.width == v.F and v.id not in cut:
-            if v.op == "load":
-                patterns.append(v.at[3])
-            elif v.op == "gather":
-                patterns.append(v.at[4])
-            elif v.op == "affine":
-                patterns.append(v.at[2])
-            elif v.op == "pick":
-                patterns.append(v.at[1])
-    patterns += [st.cols for st in job.stores]
-    counts = refine(patterns, job.width)
-    if counts is None:
-        raise Bail("access patterns of one instruction cross")
-    return counts
 
 
 class RowState:
