@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config import config
 from ..device import memory
+from ..device.kernels import untraced
 from ..errors import Unavailable
 from .build import Plan, Source
 from .plan import Arg
@@ -76,7 +77,7 @@ def entry(sig: Signature, operands: frozenset[str], python: Callable[..., Any],
         return python(*args, **kwargs)
 
     native = Entry(
-        runtime, sig.name, miss,
+        runtime, sig.name, untraced(miss),
         operands={i for i, p in enumerate(sig.positional) if p.name in operands}
         | {p.keyword for p in sig.keywords if p.name in operands},
         keywords=tuple(p.keyword for p in sig.keywords))

@@ -9,6 +9,7 @@ import torch
 
 from .. import logs
 from ..config import config
+from ..device.kernels import untraced
 from ..errors import UnsupportedTorchError
 from ..kernels import COMPOSITES
 from . import call, host, native, routes, special
@@ -38,7 +39,7 @@ def register() -> None:
     for name, function in special.DECOMPOSED.items():
         install(name, function, AUTOGRAD)
     everything = _library("_")
-    everything.fallback(KEY, _boxed, False)
+    everything.fallback(KEY, untraced(_boxed), False)
     for key, kind in special.REFUSED_LAYOUTS.items():
         everything.fallback(key, special.refuse_layout(kind), False)
     _use_up_override_warning()
@@ -52,7 +53,7 @@ def register() -> None:
 def install(name: str, function: Callable[..., Any], key: str = KEY) -> None:
     """Make `function` what PyTorch calls for an op on neuron tensors."""
     namespace, _, rest = name.partition("::")
-    _library(namespace).impl(rest, key, function, False)
+    _library(namespace).impl(rest, key, untraced(function), False)
 
 
 def _library(namespace: str) -> Any:
