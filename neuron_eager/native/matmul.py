@@ -3,9 +3,11 @@
     mm_<type of A>_<type of B>_<layouts>(A, a_row, a_col, B, b_row, b_col, C, c_row, scratch, m, n, k, accumulate)
     C[i, j] = (accumulate ? C[i, j] : 0) + sum over p of A[i, p] B[p, j]
 
-C is float32 with contiguous columns; exactly m x n elements of it are written. All strides are bytes. `scratch` holds
+C has contiguous columns; exactly m x n elements of it are written. All strides are bytes. `scratch` holds
 `scratch_bytes`. Layouts, one letter each: A  r (k contiguous), c (m contiguous), x (any);  B  n (n contiguous),
-t (k contiguous), x (any). At most gemv.ROWS rows go to the block in `gemv`.
+t (k contiguous), x (any); C  nothing (float32), b (bfloat16) or h (float16). At most gemv.ROWS rows go to the block in
+`gemv`. A C that is not float32 is rounded once and never read, so it takes no `accumulate`, k is limited
+(`direct_depth`), and there is no block for few rows.
 
 Scheme (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008): k is cut into depths of
 DEPTH; B is packed into panels as wide as the register block; the register block, 4 rows x 64 columns with AVX-512 (16
@@ -26,7 +28,11 @@ from .irtypes import BF16, F32, I32, I64, PTR, Value, const, declare, element, k
 from .target import Target
 
 DEPTH = 512            # steps of k: the panel, 128 KiB with AVX-512, stays in the second-level cache
+LONG_DEPTH = 1024      # where partial sums can not be kept in C
 EDGE = 16              # panels are packed in tiles of up to 16 steps: the last may run over DEPTH
+
+
+C_LETTERS = {"float32": "", "bfloat16": "b", "float16": "h"}
 
 
 class Matrix(NamedTuple):
@@ -43,24 +49,33 @@ def blocks(target: Target) -> tuple[tuple[int, int], ...]:
     return ((4, 4), (8, 2), (8, 1)) if target.avx512 else ((6, 2), (8, 1))
 
 
-def scratch_bytes(target: Target, a_dtype: str, b_dtype: str, m: int, k: int) -> int:
+def direct_depth(target: Target, a_dtype: str, b_dtype: str) -> int:
+    """The largest k that a product can have whose C is not float32."""
+    return LONG_DEPTH * (2 if a_dtype == b_dtype == "bfloat16" and target.bf16_dot else 1)
+
+
+def scratch_bytes(target: Target, a_dtype: str, b_dtype: str, m: int, k: int, c_dtype: str = "float32") -> int:
     """Scratch that a product of at most m rows and depth k needs, in bytes."""
     width = blocks(target)[0][1] * target.lanes
-    panel = 4 * width * (DEPTH + EDGE)
-    rows = 0 if _plain(a_dtype) == "float32" else 4 * (m + EDGE) * (min(k, DEPTH) + EDGE)
+    depth = DEPTH if _plain(c_dtype) == "float32" else LONG_DEPTH
+    panel = 4 * width * (depth + EDGE)
+    rows = 0 if _plain(a_dtype) == "float32" else 4 * (m + EDGE) * (min(k, depth) + EDGE)
     return -(-max(panel + rows, gemv.scratch_bytes(k)) // 64) * 64
 
 
 def emit(build: Build, a: Matrix, b: Matrix, c: Value, c_row: int | Value, scratch: Value, m: int | Value,
-         n: int | Value, k: int | Value, accumulate: int | Value = 0) -> None:
-    """Call the runtime function for this product. Strides given as ints choose the layout."""
-    name = name_for(build.target, a, b, k)
+         n: int | Value, k: int | Value, accumulate: int | Value = 0, c_dtype: str = "float32") -> None:
+    """Call the runtime function for this product. Strides given as ints choose the layout.
+
+    c_dtype: float32, or bfloat16 or float16 where k is an int within `direct_depth` and `accumulate` is 0.
+    """
+    name = name_for(build.target, a, b, k, c_dtype)
     i = build.i64
     build.call(name, a.p, i(a.rows), i(a.cols), b.p, i(b.rows), i(b.cols), c, i(c_row), scratch, i(m), i(n), i(k),
                i(accumulate))
 
 
-def name_for(target: Target, a: Matrix, b: Matrix, k: int | Value) -> str:
+def name_for(target: Target, a: Matrix, b: Matrix, k: int | Value, c_dtype: str = "float32") -> str:
     left, right = _plain(a.dtype), _plain(b.dtype)
     layout_b = "n" if _is(b.cols, element(right).size) else "t" if _is(b.rows, element(right).size) else "x"
     if left == "float32":
@@ -69,7 +84,7 @@ def name_for(target: Target, a: Matrix, b: Matrix, k: int | Value) -> str:
         layout_a = "r" if _is(a.cols, element(left).size) else "c" if _is(a.rows, element(left).size) else "x"
         if left == right == "bfloat16" and target.bf16_dot and not (isinstance(k, int) and k % 2 == 0):
             layout_a = "x"
-    return f"mm_{left}_{right}_{layout_a}{layout_b}"
+    return f"mm_{left}_{right}_{layout_a}{layout_b}{C_LETTERS[_plain(c_dtype)]}"
 
 
 def _plain(dtype: str) -> str:
@@ -85,7 +100,8 @@ def module(name: str, target: Target) -> ir.Module:
     m = new_module(name, target)
     f = function(m, name, PTR, I64, I64, PTR, I64, I64, PTR, I64, PTR, I64, I64, I64, I64)
     left, right, layouts = _parse(name)
-    _Product(f, target, left, right, layouts[0], layouts[1]).emit()
+    to = next(d for d, letter in C_LETTERS.items() if letter == layouts[2:])
+    _Product(f, target, left, right, layouts[0], layouts[1], to).emit()
     return m
 
 
@@ -102,8 +118,11 @@ Panel = Callable[[tuple[int, int], Masks], None]
 
 
 class _Product(Build):
-    def __init__(self, f: ir.Function, target: Target, left: str, right: str, layout_a: str, layout_b: str) -> None:
+    def __init__(self, f: ir.Function, target: Target, left: str, right: str, layout_a: str, layout_b: str,
+                 to: str) -> None:
         super().__init__(f, target)
+        self.to, self.size = to, element(to).size
+        self.depth = DEPTH if to == "float32" else LONG_DEPTH
         self.left, self.right, self.layout_a, self.layout_b = left, right, layout_a, layout_b
         self.blocks = blocks(target)
         self.width = self.blocks[0][1] * self.W
@@ -116,20 +135,21 @@ class _Product(Build):
 
     def emit(self) -> None:
         b = self.b
-        few, many = self.fn.append_basic_block("few"), self.fn.append_basic_block("many")
-        b.cbranch(b.icmp_signed("<=", self.M, k64(gemv.ROWS)), few, many)
-        b.position_at_end(few)
-        self.call(f"gv_{self.left}_{self.right}_{self.layout_b}", *self.fn.args)
-        b.ret_void()
-        b.position_at_end(many)
-        self.packed = self.at(self.panel, self.pitch * (DEPTH + EDGE))      # A, where it is packed
+        if self.to == "float32":
+            few, many = self.fn.append_basic_block("few"), self.fn.append_basic_block("many")
+            b.cbranch(b.icmp_signed("<=", self.M, k64(gemv.ROWS)), few, many)
+            b.position_at_end(few)
+            self.call(f"gv_{self.left}_{self.right}_{self.layout_b}", *self.fn.args)
+            b.ret_void()
+            b.position_at_end(many)
+        self.packed = self.at(self.panel, self.pitch * (self.depth + EDGE))      # A, where it is packed
         self.steps = b.lshr(self.K, k64(1)) if self.pairs else self.K
-        self.loop(0, self.maximum(self.steps, 1), DEPTH, self._depth)        # k = 0 still writes zeros
+        self.loop(0, self.maximum(self.steps, 1), self.depth, self._depth)       # k = 0 still writes zeros
         b.ret_void()
 
     def _depth(self, start: Value, _: Sequence[Value]) -> None:
         b = self.b
-        count = self.minimum(b.sub(self.steps, start), DEPTH)
+        count = self.minimum(b.sub(self.steps, start), self.depth)
         a, row, step = self._left_operand(start, count)
         keep = b.or_(b.icmp_signed("!=", start, k64(0)), b.icmp_signed("!=", self.accumulate, k64(0)))
 
@@ -179,7 +199,7 @@ class _Product(Build):
             self.loop(0, count, 1, lambda p, _: self._pack_column(self.at(here, (b.mul(p, self.a_col), unit)),
                                                                   self.at(self.packed, (p, pitch))))
             return self.packed, k64(4), pitch
-        pitch = b.shl(b.add(self.minimum(self.K, DEPTH), k64(EDGE)), k64(2))
+        pitch = b.shl(b.add(self.minimum(self.K, self.depth), k64(EDGE)), k64(2))
 
         def row(i: Value, _: Sequence[Value]) -> None:
             source, to = self.at(here, (i, self.a_row)), self.at(self.packed, (i, pitch))
@@ -285,7 +305,7 @@ class _Product(Build):
         """The register block: rows from i on, all columns of the panel at j, `count` steps."""
         b, (rows, vectors) = self.b, shape
         pa = [self.at(a, b.mul(b.add(i, k64(r)), row)) for r in range(rows)]
-        pc = [self.at(self.C, b.mul(b.add(i, k64(r)), self.c_row), (j, 4)) for r in range(rows)]
+        pc = [self.at(self.C, b.mul(b.add(i, k64(r)), self.c_row), (j, self.size)) for r in range(rows)]
         cells = [(r, v) for r in range(rows) for v in range(vectors)]
 
         def mask(v: int) -> Value | None:
@@ -294,7 +314,9 @@ class _Product(Build):
         def previous() -> list[Value]:
             return [self.vload(self.at(pc[r], 4 * self.W * v), "float32", mask(v)) for r, v in cells]
 
-        sums = self.when(keep, previous, [const(self.V, 0)] * len(cells))
+        sums = [const(self.V, 0)] * len(cells)
+        if self.to == "float32":
+            sums = self.when(keep, previous, sums)
 
         def turn(p: Value, sums: Sequence[Value]) -> list[Value]:
             at = self.at(self.panel, (p, self.pitch))
@@ -307,7 +329,7 @@ class _Product(Build):
 
         sums = self.loop(0, count, 1, turn, sums)
         for (r, v), s in zip(cells, sums):
-            self.vstore(s, self.at(pc[r], 4 * self.W * v), "float32", mask(v))
+            self.vstore(s, self.at(pc[r], self.size * self.W * v), self.to, mask(v))
 
     def _panel_vector(self, p: Value) -> Value:
         if self.pairs:

@@ -31,8 +31,9 @@ def laid_out(x, layout, contiguous):
 def product(target, name, a, b, accumulate=0, k=None):
     m, n, k = len(a), b.shape[1], a.shape[1]
     types = [next(d for d, t in NUMPY.items() if np.dtype(t) == x.dtype) for x in (a, b)]
-    c = np.full((m + 1, n + 3), 7, np.float32)
-    room = matmul.scratch_bytes(target, *types, m, k)
+    to = {"b": "bfloat16", "h": "float16"}.get(name[-1], "float32")
+    c = np.full((m + 1, n + 3), 7, NUMPY[to])
+    room = matmul.scratch_bytes(target, *types, m, k, to)
     scratch = np.full(room + 64 + 64, 0xA5, np.uint8)
     at = -(-scratch.ctypes.data // 64) * 64
     f = ctypes.CFUNCTYPE(None, P, N, N, P, N, N, P, N, P, N, N, N, N)(library.address(name, target))
@@ -62,6 +63,22 @@ def test_products(left, layout_b, target):
     for layout_a in "x" if left == "float32" else "rc":
         even = [s for s in SHAPES + FEW if s[2] % 2 == 0]
         check(target, left, left, layout_a, layout_b, even if left == "bfloat16" else SHAPES + FEW)
+
+
+@pytest.mark.parametrize(("dtype", "letter"), [("bfloat16", "b"), ("float16", "h")])
+def test_result_rounded_to_the_operands_type(dtype, letter, target):
+    rng = np.random.default_rng(2)
+    longest = matmul.direct_depth(target, dtype, dtype)
+    for m, n, k in [(1, 70, 2), (6, 17, 40), (37, 130, 300), (9, 5, longest), (5, 9, 0)]:
+        a, b = (rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((m, k), (k, n)))
+        wide = product(target, f"mm_{dtype}_{dtype}_rn", a, b) if m > gemv.ROWS else None
+        got = product(target, f"mm_{dtype}_{dtype}_rn{letter}", a, b)
+        wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(NUMPY[dtype])
+        np.testing.assert_allclose(got.astype(float), wanted.astype(float), rtol=2**-7, atol=1e-3)
+        if wide is not None and k <= 600:
+            assert np.array_equal(got, wide.astype(NUMPY[dtype]))
+    a, b = matmul.Matrix(None, 80, 2, dtype), matmul.Matrix(None, 2, 80, dtype)
+    assert matmul.name_for(target, a, b, 40, dtype).endswith("_rt" + letter)
 
 
 @pytest.mark.parametrize(("left", "right", "layouts"), [
