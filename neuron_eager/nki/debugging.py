@@ -44,7 +44,7 @@ def stops_in(kernel: Kernel) -> str | None:
         return None
     found = _found.get(code)
     if found is None:
-        codes = dict.fromkeys(_reachable(function))
+        codes = [c for f in reachable_functions(function) for c in _nested(f.__code__)]
         found = _found[code] = (any(not _STOPS.isdisjoint(c.co_names) for c in codes),
                                 frozenset(c.co_filename for c in codes))
     calls, files = found
@@ -56,26 +56,25 @@ def stops_in(kernel: Kernel) -> str | None:
     return None
 
 
-def _reachable(function: FunctionType) -> Iterator[CodeType]:
-    """The code of a function and of the author's functions that it names, directly or through others."""
-    todo, seen = [function], set()
+def reachable_functions(function: FunctionType) -> list[FunctionType]:
+    """A function and the author's functions that it names, directly or through others; not those of libraries."""
+    todo, found = [function], []
     while todo:
         current = todo.pop()
-        for code in _nested(current.__code__):
-            if code in seen:
-                continue
-            seen.add(code)
-            yield code
-            names = set(code.co_names)
-            values = [current.__globals__[n] for n in names if n in current.__globals__]
-            values += inspect.getclosurevars(current).nonlocals.values()
-            for value in list(values):
-                if isinstance(value, ModuleType) and not _library(getattr(value, "__file__", None)):
-                    values += [vars(value)[n] for n in names if n in vars(value)]
-            for value in values:
-                target = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
-                if isinstance(target, FunctionType) and not _library(target.__code__.co_filename):
-                    todo.append(target)
+        if any(current.__code__ is f.__code__ for f in found):
+            continue
+        found.append(current)
+        names = {name for code in _nested(current.__code__) for name in code.co_names}
+        values = [current.__globals__[n] for n in names if n in current.__globals__]
+        values += inspect.getclosurevars(current).nonlocals.values()
+        for value in list(values):
+            if isinstance(value, ModuleType) and not _library(getattr(value, "__file__", None)):
+                values += [vars(value)[n] for n in names if n in vars(value)]
+        for value in values:
+            target = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
+            if isinstance(target, FunctionType) and not _library(target.__code__.co_filename):
+                todo.append(target)
+    return found
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

@@ -132,12 +132,13 @@ def inline(kernel: Kernel, running: Any, args: Sequence[Any], kwargs: Mapping[st
 
 
 def trace(kernel: Kernel | Callable[..., Any], specs: Mapping[str, Any] | Sequence[Any],
-          constants: Mapping[str, Any] | None = None) -> Program:
+          constants: Mapping[str, Any] | None = None, *, target: str = "") -> Program:
     """Run a kernel once on tensors without values, and return the tile program it issues.
 
     specs: for each tensor parameter a TensorSpec, or a tuple of them; by name, or in parameter order.
-    constants: the other arguments. Raises what the kernel raises, an NkiError that names the line for anything the
-    language or the target does not allow, and NkiValueNeededError where Python needs a tile's value.
+    constants: the other arguments. target: the chip, where it is not the one in force. Raises what the kernel raises,
+    an NkiError that names the line for anything the language or the target does not allow, and NkiValueNeededError
+    where Python needs a tile's value.
     """
     from . import memcheck
     from .debugging import no_stops
@@ -150,7 +151,7 @@ def trace(kernel: Kernel | Callable[..., Any], specs: Mapping[str, Any] | Sequen
     if not isinstance(specs, Mapping):
         names = [n for n in kernel.signature.parameters if n not in (constants or {})]
         specs = dict(zip(names, specs))
-    tracer = Tracer(kernel.name)
+    tracer = Tracer(kernel.name, target)
     tracer.grid = kernel.grid
     tracer.program.loc = kernel.loc
     arguments = {name: _symbolic(tracer, name, spec) for name, spec in in_order(kernel, specs)}

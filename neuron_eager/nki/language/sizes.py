@@ -4,6 +4,12 @@ from __future__ import annotations
 import os
 
 from .. import limits
+from ..machine import active
+
+
+def _limits() -> limits.Limits:
+    running = active.machine
+    return limits.for_target(limits.current_target() if running is None else running.target)
 
 
 class TileSize:
@@ -27,12 +33,12 @@ class TileSize:
     @property
     def sbuf_size_bytes(self) -> int:
         """All of SBUF, in bytes."""
-        return limits.for_target(limits.current_target()).sbuf_bytes
+        return _limits().sbuf_bytes
 
     @property
     def sbuf_fmax_bytes(self) -> int:
         """What a kernel may use of one partition of SBUF, in bytes."""
-        return limits.for_target(limits.current_target()).sbuf_partition_bytes
+        return _limits().sbuf_partition_bytes
 
     @property
     def sbuf_fmax(self) -> int:
