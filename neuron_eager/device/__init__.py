@@ -27,6 +27,7 @@ def initialize() -> None:
         accelerator,
         api,
         kernels,
+        modules,
         pinning,
         plumbing,
         printing,
@@ -56,5 +57,4 @@ def initialize() -> None:
     streams.patch_names()
     accelerator.patch_accelerator()
     sharing.register()
-    # Module.to would make new Parameters otherwise, and so untie tied weights
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    modules.keep_parameters()

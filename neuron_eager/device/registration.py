@@ -43,5 +43,3 @@ def register(device_module: ModuleType) -> None:
         rename=devices.NAME, backend_module=device_module, hook=_Hooks(), device_guard=_Guard())
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True)
-    # parameters of lazy modules may be moved before they have a shape, as by .cuda()
-    torch.nn.parameter.UninitializedTensorMixin._allowed_methods.append(torch.Tensor.neuron)

@@ -206,8 +206,8 @@ def test_distributions():
     from torch import distributions as d
     zero, one = torch.zeros(3, device="neuron"), torch.ones(3, device="neuron")
     normal = d.Normal(zero, one)
-    for s in (normal.rsample((2,)), normal.log_prob(zero), d.Categorical(logits=zero).sample((3,)), d.Gamma(one, one).rsample(),
-              d.Bernoulli(one / 2).sample(), d.MultivariateNormal(zero, torch.eye(3, device="neuron")).rsample(),
-              d.Beta(one, one).sample(), d.Dirichlet(one).rsample(), d.kl_divergence(normal, normal), d.Poisson(one).sample(),
-              d.VonMises(zero, one).sample()):
+    for s in (normal.rsample((2,)), normal.log_prob(zero), d.Categorical(logits=zero).sample((3,)),
+              d.Gamma(one, one).rsample(), d.Bernoulli(one / 2).sample(), d.VonMises(zero, one).sample(),
+              d.MultivariateNormal(zero, torch.eye(3, device="neuron")).rsample(), d.Beta(one, one).sample(),
+              d.Dirichlet(one).rsample(), d.kl_divergence(normal, normal), d.Poisson(one).sample()):
         assert s.is_neuron

@@ -51,8 +51,8 @@ def test_neuron_method_on_tensors_modules_sequences_and_storages(equal):
 
 def test_to_forms():
     c = torch.randn(3)
-    for x in (c.to("neuron"), c.to("neuron:0"), c.to(torch.device("neuron")), c.to(device="neuron", dtype=torch.float16),
-              c.to(torch.zeros(1, device="neuron")), c.to("neuron", non_blocking=True)):
+    for x in (c.to("neuron"), c.to("neuron:0"), c.to(torch.device("neuron")), c.to("neuron", non_blocking=True),
+              c.to(device="neuron", dtype=torch.float16), c.to(torch.zeros(1, device="neuron"))):
         assert x.device == torch.device("neuron:0")
     x = c.to("neuron")
     assert x.to("neuron") is x and x.to("neuron", copy=True).data_ptr() != x.data_ptr()
@@ -100,12 +100,16 @@ def test_device_module():
 
 
 # The names of TorchNeuron's device module
-TORCH_NEURON = """memory is_initialized current_device set_device get_device_name device_count is_available init
-    get_amp_supported_dtype _is_in_bad_fork manual_seed manual_seed_all seed seed_all initial_seed get_rng_state
-    set_rng_state device Stream stream current_stream default_stream set_stream synchronize wait_stream wait_event
-    record_event query Event get_device_properties reset_peak_memory_stats memory_stats memory_allocated
-    max_memory_allocated memory_reserved max_memory_reserved reset_accumulated_memory_stats memory_summary empty_cache
-    _sleep get_dynamo_metrics reset_dynamo_metrics is_bf16_supported""".split()
+TORCH_NEURON = [
+    "memory", "is_initialized", "current_device", "set_device", "get_device_name", "device_count",
+    "is_available", "init", "get_amp_supported_dtype", "_is_in_bad_fork", "manual_seed", "manual_seed_all",
+    "seed", "seed_all", "initial_seed", "get_rng_state", "set_rng_state", "device", "Stream", "stream",
+    "current_stream", "default_stream", "set_stream", "synchronize", "wait_stream", "wait_event",
+    "record_event", "query", "Event", "get_device_properties", "reset_peak_memory_stats", "memory_stats",
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "reset_accumulated_memory_stats", "memory_summary", "empty_cache", "_sleep", "get_dynamo_metrics",
+    "reset_dynamo_metrics", "is_bf16_supported",
+]
 
 
 def test_device_module_has_the_names_of_torch_neuron():
@@ -135,7 +139,7 @@ def test_accelerator():
     lambda: torch.UntypedStorage(4, device="neuron:9"), lambda: torch.Generator(device="neuron:9"),
 ])
 def test_a_device_that_does_not_exist(use):
-    with pytest.raises(neuron_eager.errors.InvalidDeviceError, match=r"neuron:9 does not exist: valid indices are 0 to 0"):
+    with pytest.raises(neuron_eager.errors.InvalidDeviceError, match="neuron:9 does not exist: valid indices are 0 to 0"):
         use()
 
 

@@ -8,7 +8,7 @@ from neuron_eager.device import selftest
 
 def test_data_across_devices():
     p = torch.nn.Parameter(torch.ones(2))
-    with pytest.raises(errors.DataAssignmentError, match=r"tensor on cpu can not be set to a tensor on neuron:0.*module.to"):
+    with pytest.raises(errors.DataAssignmentError, match="on cpu can not be set to a tensor on neuron:0.*module.to"):
         p.data = torch.ones(2, device="neuron")
     with pytest.raises(errors.DataAssignmentError, match="tensor on neuron:0 can not be set to a tensor on cpu"):
         torch.ones(2, device="neuron").data = torch.ones(2)
@@ -28,7 +28,8 @@ module = types.ModuleType("torch_neuronx.neuron")
 torch._register_device_module({name!r}, module)
 import neuron_eager
 """, fails=True)
-        assert "DeviceOwnedError" in error and "torch_neuronx.neuron" in error and "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in error
+        assert "DeviceOwnedError" in error and "torch_neuronx.neuron" in error
+        assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in error
         assert error.count("Traceback") == 1
 
 
@@ -58,7 +59,8 @@ print([m for m in ("torch._dynamo", "llvmlite", "diskcache", "rich", "transforme
 
 def test_importing_torch_does_not_load_the_device(python):
     assert python("import sys, torch; print('neuron_eager' in sys.modules)") == "False\n"
-    assert python("import torch; print(torch.ones(2, device='neuron').device)", NEURON_EAGER_AUTOLOAD="1") == "neuron:0\n"
+    loaded = python("import torch; print(torch.ones(2, device='neuron').device)", NEURON_EAGER_AUTOLOAD="1")
+    assert loaded == "neuron:0\n"
 
 
 def test_sparse_tensors_are_refused():

@@ -24,7 +24,8 @@ def test_masks_and_indices(check):
         t.masked_fill_(t > 3, 0)
         t.index_fill_(1, i, 0.5)
         t.index_copy_(0, i, torch.zeros(2, 4, device=t.device))
-        return [t[i], t[t > 0], t.nonzero(), torch.unique(t), t.gather(1, i[:, None]), t.take(i), torch.where(t > 0, t, 0.0)]
+        return [t[i], t[t > 0], t.nonzero(), torch.unique(t), t.gather(1, i[:, None]), t.take(i),
+                torch.where(t > 0, t, 0.0)]
     check(program, torch.randn(4, 4))
 
 

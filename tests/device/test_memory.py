@@ -84,7 +84,8 @@ def test_statistics():
         assert stats[name]["current"] == stats[name]["allocated"] - stats[name]["freed"] >= 4000
     assert stats["allocation_requests"] >= 1
     assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == torch.neuron.memory_allocated()
-    assert torch.accelerator.memory_allocated() == torch.neuron.memory_allocated() == torch.neuron.memory.memory_allocated()
+    assert torch.accelerator.memory_allocated() == torch.neuron.memory_allocated()
+    assert torch.neuron.memory.memory_allocated is torch.neuron.memory_allocated
     assert torch.neuron.memory_reserved() >= torch.neuron.memory_allocated()
     assert torch.neuron.max_memory_reserved() >= torch.neuron.memory_reserved()
     assert "neuron:0" in torch.neuron.memory_summary() and "peak" in torch.neuron.memory_summary(abbreviated=True)

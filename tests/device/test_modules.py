@@ -74,5 +74,8 @@ def test_hashes_weak_references_and_attributes():
 
 def test_lazy_and_quantities():
     m = nn.LazyLinear(4).neuron()
-    assert m(torch.ones(1, 3, device="neuron")).shape == (1, 4)
+    assert m(torch.ones(1, 3, device="neuron")).shape == (1, 4) and type(m) is nn.Linear
+    assert nn.Sequential(nn.LazyLinear(4)).double().to("neuron")(torch.ones(1, 3, device="neuron").double()).is_neuron
+    assert nn.LazyLinear(4).double()(torch.ones(1, 3).double()).shape == (1, 4)
+    assert nn.LazyBatchNorm1d().neuron()(torch.ones(2, 3, device="neuron")).shape == (2, 3)
     assert nn.utils.parameters_to_vector(m.parameters()).is_neuron

@@ -22,7 +22,7 @@ def test_the_device_activity_is_accepted():
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as p:
         x + x
     assert "aten::add" in {e.key for e in p.key_averages()}
-    assert ProfilerActivity.NEURON == ProfilerActivity.PrivateUse1
+    assert ProfilerActivity.PrivateUse1 == ProfilerActivity.NEURON
 
 
 def test_backward_and_user_ranges():

@@ -28,7 +28,8 @@ def test_the_numbers_are_those_of_a_cpu_generator(equal):
     lambda: F.dropout(torch.ones(8, device="neuron")), lambda: torch.randperm(5, device="neuron"),
     lambda: torch.native_dropout(torch.ones(8, device="neuron"), 0.5, True),
     lambda: torch.multinomial(torch.ones(4, device="neuron"), 2), lambda: torch.poisson(torch.ones(3, device="neuron")),
-    lambda: F.rrelu(-torch.ones(8, device="neuron"), training=True), lambda: torch.rand_like(torch.ones(3, device="neuron")),
+    lambda: F.rrelu(-torch.ones(8, device="neuron"), training=True),
+    lambda: torch.rand_like(torch.ones(3, device="neuron")),
     lambda: torch.distributions.Gamma(torch.ones(2, device="neuron"), 1.0).sample(),
 ], ids=["randn", "bernoulli_", "dropout", "randperm", "native_dropout", "multinomial", "poisson", "rrelu", "rand_like",
         "gamma"])
@@ -72,7 +73,7 @@ def test_generator_of_the_device():
     a = torch.randn(3, device="neuron", generator=g)
     g.manual_seed(1)
     assert torch.equal(a, torch.randn(3, device="neuron", generator=g))
-    assert torch.Generator("neuron:0").device.index == 0 and torch.Generator(torch.device("neuron")).device.type == "neuron"
+    assert torch.Generator("neuron:0").device == torch.Generator(torch.device("neuron")).device == g.device
     assert torch.neuron.default_generators[0].device == torch.device("neuron:0")
     again = copy.deepcopy(g)
     assert again.device == g.device and torch.equal(again.get_state(), g.get_state())

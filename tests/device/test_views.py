@@ -8,7 +8,8 @@ VIEWS = {
     "unsqueeze": lambda x: x.unsqueeze(1), "squeeze": lambda x: x[:1].squeeze(0), "permute": lambda x: x.permute(1, 0),
     "expand": lambda x: x[:1].expand(3, 4), "diagonal": lambda x: x.diagonal(), "unfold": lambda x: x.unfold(1, 2, 1),
     "as_strided": lambda x: x.as_strided((2, 2), (4, 1), 1), "reshape": lambda x: x.reshape(2, 6),
-    "flatten": lambda x: x.flatten(), "movedim": lambda x: x.movedim(0, 1), "unflatten": lambda x: x.unflatten(1, (2, 2)),
+    "flatten": lambda x: x.flatten(), "movedim": lambda x: x.movedim(0, 1),
+    "unflatten": lambda x: x.unflatten(1, (2, 2)),
     "chunk": lambda x: x.chunk(2, 1)[1], "split": lambda x: x.split([1, 2])[1], "unbind": lambda x: x.unbind()[2],
     "view_as": lambda x: x.view_as(torch.empty(4, 3)), "int bits": lambda x: x.view(torch.int32),
     "bytes": lambda x: x.view(torch.uint8), "complex": lambda x: torch.view_as_complex(x.view(3, 2, 2)),
@@ -92,7 +93,8 @@ def test_empty_and_zero_dimensional(check):
 
 
 def test_strides_survive():
-    for size, stride in (((1, 4), (100, 1)), ((4, 1), (1, 7)), ((2, 1, 3), (3, 50, 1)), ((0, 3), (3, 1)), ((2, 2), (0, 1))):
+    for size, stride in (((1, 4), (100, 1)), ((4, 1), (1, 7)), ((2, 1, 3), (3, 50, 1)), ((0, 3), (3, 1)),
+                         ((2, 2), (0, 1))):
         assert torch.empty_strided(size, stride, device="neuron").stride() == stride
         assert torch.empty_strided(size, stride).neuron().shape == size
 
