@@ -115,9 +115,13 @@ def describe_tensor(rt: Word, o: Word, f: Word, leaf: Word) -> Word:
     rank, size, stride, k = t[ndim] & 0xFFFFFFFF, t[sizes], t[strides], f + 8 * (F_KEY + n)
     if n + 2 + 2 * rank > KEY:
         return 0
-    k[0], k[1] = t[device], t[ndim]
+    k[0], k[1], missing = t[device], t[ndim], t[data] == 0
     for i in range(rank):
         k[2 + 2 * i], k[3 + 2 * i] = size[i], stride[i]
+        if size[i] == 0:
+            missing = 0
+    if missing:                                     # elements without memory: its storage was resized to nothing
+        return 0
     f[F_LENGTH] = n + 2 + 2 * rank
     f[F_SOURCES + leaf] = t[data] + t[offset]
     return 1

@@ -174,6 +174,9 @@ def test_special_tensors_get_no_plan(rt, adder):
         assert adder.entry.install((t, t), {}, 0, 0, 0, pointers=[], results=[]) is None
         adder.plan = lambda *a: None
         assert adder.call(t, t) == "missed"
+    t = rt.to_neuron(torch.ones(3), 0)
+    t.untyped_storage().resize_(0)                  # elements without memory
+    assert adder.entry.install((t, t), {}, 0, 0, 0, pointers=[], results=[]) is None
     p = torch.nn.Parameter(rt.to_neuron(torch.ones(3), 0))
     assert adder.entry.install((p, p), {}, 0, 0, 0, pointers=[], results=[]) is not None
 
