@@ -59,6 +59,14 @@ def test_broadcast_and_strided_sources(t):
     np.testing.assert_array_equal(dst.numpy(), TABLE.T)
 
 
+def test_dma_reaches_any_partitions(t):
+    tile = t.tile(np.zeros((128, 8), F32))
+    nisa.dma_copy(tile[5:55, :], hbm(t, TABLE))
+    nisa.dma_copy(tile[60:110:5, :], hbm(t, TABLE[:10]))
+    np.testing.assert_array_equal(tile.numpy()[5:55], TABLE)
+    np.testing.assert_array_equal(tile.numpy()[60:110:5], TABLE[:10])
+
+
 def test_overlapping_copy_in_hbm(t):
     x = hbm(t, TABLE)
     nisa.dma_copy(x[1:50, :], x[0:49, :])

@@ -282,6 +282,8 @@ LIMITS = [
     Limit("quantize_mx", "scales are e8m0 or uint8", lambda t: nisa.quantize_mx(x4(t, 32, 2), on(t, SBUF, 32, 8, dtype="bfloat16"), f32(t, 32, 2)), r"dst_scale is float32"),
     Limit("quantize_mx", "room for the scales of each quadrant",
           lambda t: nisa.quantize_mx(x4(t, 128, 2), on(t, SBUF, 128, 8, dtype="bfloat16"), u8(t, 16, 2)), r"at least 100 partitions"),
+    Limit("quantize_mx", "scales start at partition 0, 4, 8 or 12 of a quadrant",
+          lambda t: nisa.quantize_mx(x4(t, 32, 2), on(t, SBUF, 32, 8, dtype="bfloat16"), u8(t, 32, 2)[2:6]), r"starts at partition 2 of a quadrant"),
     Limit("nc_matmul_mx", "needs trn3", lambda t: nisa.nc_matmul_mx(f32(t, 8, 8, buffer=PSUM), x4(t, 32, 8), x4(t, 32, 8), u8(t, 32, 8), u8(t, 32, 8)), r"needs NeuronCore-v4", "trn2"),
     Limit("nc_matmul_mx", "packed inputs", lambda t: nisa.nc_matmul_mx(f32(t, 8, 8, buffer=PSUM), fp8(t, 32, 8), x4(t, 32, 8), u8(t, 32, 8), u8(t, 32, 8)), r"stationary is float8_e4m3;"),
     Limit("nc_matmul_mx", "K a multiple of 32", lambda t: nisa.nc_matmul_mx(f32(t, 8, 8, buffer=PSUM), x4(t, 16, 8), x4(t, 16, 8), u8(t, 32, 8), u8(t, 32, 8)), r"multiple of 32"),

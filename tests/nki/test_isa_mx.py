@@ -92,9 +92,18 @@ def test_scales_of_a_sliced_buffer(t):
     assert (got[4:] == 9).all()
 
 
-def test_packed_scales_of_four_tiles_share_a_buffer(t):
-    """Scales of several small tiles lie beside each other, four partitions apart."""
-    x = rng.standard_normal((32, 8)).astype(BF16)
-    whole = t.tile(np.zeros((32, 2), np.uint8))
-    nisa.quantize_mx(t.empty((32, 2), nl.float8_e4m3fn_x4), t.tile(x), whole[0:4, :])
-    np.testing.assert_array_equal(whole.numpy()[:4], reference(x, "float8_e4m3fn_x4")[1] + 127)
+def test_scales_of_several_tiles_share_a_buffer(t):
+    """Scales of several tiles lie beside each other in each quadrant, four partitions apart."""
+    x, y = rng.standard_normal((64, 8)).astype(BF16), rng.standard_normal((64, 8)).astype(BF16)
+    whole = t.tile(np.zeros((64, 2), np.uint8))
+    qx, qy = t.empty((64, 2), nl.float8_e4m3fn_x4), t.empty((64, 2), nl.float8_e4m3fn_x4)
+    nisa.quantize_mx(qx, t.tile(x), whole)
+    nisa.quantize_mx(qy, t.tile(y), whole[4:, :])
+    want = {v: reference(w, "float8_e4m3fn_x4")[1] + 127 for v, w in (("x", x), ("y", y))}
+    got = whole.numpy()
+    np.testing.assert_array_equal(np.concatenate([got[0:4], got[32:36]]), want["x"])
+    np.testing.assert_array_equal(np.concatenate([got[4:8], got[36:40]]), want["y"])
+    nisa.nc_matmul_mx(packed := t.empty((2, 2), buffer="psum"), qx, qy, whole, whole[4:, :])
+    _, scale = quantized(t, y, "float8_e4m3fn_x4")
+    nisa.nc_matmul_mx(apart := t.empty((2, 2), buffer="psum"), qx, qy, whole, scale)
+    np.testing.assert_array_equal(packed.numpy(), apart.numpy())

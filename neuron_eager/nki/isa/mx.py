@@ -11,13 +11,17 @@ from .matmul import _tiling
 
 _PACKED = ("float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4")
 _SCALES = ("float8_e8m0fnu", "uint8")
+_PACKED_STARTS = (0, 4, 8, 12)      # up to four scale tensors share the 32 partitions of a quadrant
 
 
 def _scale(i: Instr, name: str, data: NkiTensor, columns: int) -> None:
     """A scale tile: one value per 8 partitions and packed element, at the start of each 32-partition quadrant."""
-    checks.tile(i, name)
+    checks.tensor(i, name)
     checks.in_sbuf(i, name)
     checks.dtype_in(i, name, _SCALES)
+    first = checks.start_partition(i.args[name]) % QUADRANT
+    if first not in _PACKED_STARTS:
+        checks.refuse(i, name, f"starts at partition {first} of a quadrant; scales start at 0, 4, 8 or 12")
     scale, blocks = i.args[name], data.shape[0] // 8
     needed = blocks if data.shape[0] <= QUADRANT else int(scale_partitions(data.shape[0])[-1]) + 1
     if scale.shape[0] < needed:

@@ -59,7 +59,8 @@ def sendrecv(src: NkiTensor, dst: NkiTensor, send_to_rank: int, recv_from_rank: 
                         "pipe_id": pipe_id, "dma_engine": dma_engine, "name": name})
     if machine.checks:
         checks.generation(i, machine.limits, 3)
-        checks.tiles(i, "src", "dst")
+        checks.tensor(i, "src")
+        checks.tensor(i, "dst")
         checks.in_sbuf(i, "src", "dst")
         checks.same_dtype(i, "src", "dst")
         if tuple(src.shape) != tuple(dst.shape):
