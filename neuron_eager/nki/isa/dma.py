@@ -19,7 +19,7 @@ _ERROR, _SKIP = OobMode.error, OobMode.skip
 
 
 def _endpoint(i: Instr, name: str) -> NkiTensor:
-    """A tensor in HBM or SBUF. DMA starts at any partition and steps as it likes; the rules of engines are not its own."""
+    """A tensor in HBM or SBUF. DMA starts at any partition and steps as it likes."""
     t = i.args[name]
     if type(t) is not NkiTensor:
         checks.tensor(i, name)
