@@ -29,6 +29,7 @@ from .irtypes import (
     lanes_of,
     suffix,
     vector,
+    width_of,
 )
 from .target import Target
 from .vmath import Math
@@ -238,8 +239,7 @@ class Build:
 
     def reduce(self, op: str, v: Value) -> Value:
         """The lanes of v combined into one scalar, by halves: a fixed order."""
-        n = lanes_of(v)
-        w = n
+        n = w = width_of(v)
         while w > 1:
             w //= 2
             v = self.apply(op, v, self.shuffle(v, v, [(k + w) % n for k in range(n)]))
@@ -319,13 +319,13 @@ class Build:
         return self.b.inttoptr(self.b.add(base, offsets), ir.VectorType(PTR, W))
 
     def _gather(self, pointers: Value, size: int, mask: Value | None) -> Value:
-        W = lanes_of(pointers)
+        W = width_of(pointers)
         t, mask = vector(INTS[size], W), mask if mask is not None else self.lanes(W, W)
         f = declare(self.module, f"llvm.masked.gather.{suffix(t)}.v{W}p0", t, pointers.type, I32, mask.type, t)
         return self.b.call(f, [pointers, ir.Constant(I32, size), mask, const(t, 0)])
 
     def _scatter(self, v: Value, pointers: Value, mask: Value | None) -> None:
-        W = lanes_of(pointers)
+        W = width_of(pointers)
         mask = mask if mask is not None else self.lanes(W, W)
         f = declare(self.module, f"llvm.masked.scatter.{suffix(v.type)}.v{W}p0", VOID, v.type, pointers.type, I32,
                     mask.type)

@@ -8,7 +8,8 @@ first widened to float32 in scratch.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from llvmlite import ir
 
@@ -53,7 +54,7 @@ class _FewRows(Build):
             self.when(fresh, lambda: self._clear())
         for rows in range(1, ROWS + 1):
             body = {"n": self._sums, "t": self._dots, "x": self._scalars}[layout]
-            self.when(b.icmp_signed("==", self.M, k64(rows)), lambda rows=rows, body=body: body(rows))
+            self.when(b.icmp_signed("==", self.M, k64(rows)), partial(body, rows))
         b.ret_void()
 
     def _widen(self) -> None:
@@ -75,7 +76,7 @@ class _FewRows(Build):
             self._columns(self.N, lambda j, mask: self.vstore(const(self.V, 0), self.at(to, (j, 4)), "float32", mask))
         self.loop(0, self.M, 1, row)
 
-    def _columns(self, n: Value, body) -> None:                        # type: ignore[no-untyped-def]
+    def _columns(self, n: Value, body: Callable[[Value, Value | None], None]) -> None:
         whole = self.b.and_(n, k64(-self.W))
         self.loop(0, whole, self.W, lambda j, _: body(j, None))
         self.when(self.b.icmp_signed("<", whole, n), lambda: body(whole, self.below(whole, n)))

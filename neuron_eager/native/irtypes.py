@@ -81,6 +81,11 @@ def lanes_of(v: Value) -> int | None:
     return t.count if isinstance(t, ir.VectorType) else None
 
 
+def width_of(v: Value) -> int:
+    """Number of lanes of a vector; 1 for a scalar."""
+    return lanes_of(v) or 1
+
+
 def element_of(v: Value) -> ir.Type:
     """Element type of a vector, the type itself of a scalar; of a value or a type."""
     t = getattr(v, "type", v)

@@ -18,6 +18,7 @@ k, so k must be even for it (`emit` sees to that); it flushes denormals, as torc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -298,7 +299,7 @@ class _Product(Build):
         for r in (4, 2, 1):
             if r < rows:
                 at = b.add(whole, b.and_(rest, k64(-2 * r)))
-                self.when(b.icmp_signed("!=", b.and_(rest, k64(r)), k64(0)), lambda r=r, at=at: micro(r, at))
+                self.when(b.icmp_signed("!=", b.and_(rest, k64(r)), k64(0)), partial(micro, r, at))
 
     def _micro(self, shape: tuple[int, int], i: Value, a: Value, row: Value, step: Value, count: Value, keep: Value,
                j: Value, masks: Masks) -> None:
