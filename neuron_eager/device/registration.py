@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -38,8 +39,16 @@ def refuse_other_owner() -> None:
 
 
 def register(device_module: ModuleType) -> None:
-    """Rename PrivateUse1 to neuron, make `device_module` `torch.neuron`, and give tensors and modules their methods."""
+    """Rename PrivateUse1 to neuron, make `device_module` `torch.neuron`, give tensors and modules their methods, and
+    let `torch.distributed.init_process_group("neuron")` find its process group."""
     backend_registration._setup_privateuseone_for_python_backend(
         rename=devices.NAME, backend_module=device_module, hook=_Hooks(), device_guard=_Guard())
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True)
+    if torch.distributed.is_available():
+        torch.distributed.Backend.register_backend(devices.NAME, _process_group, devices=[devices.NAME])
+
+
+def _process_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    from .distributed import ProcessGroup  # when it is asked for: most programs have one process
+    return ProcessGroup(store, rank, size, timeout)
