@@ -192,8 +192,14 @@ class Database:
         import diskcache
 
         from .disk import RawDisk
-        writer = diskcache.Cache(_verbatim(place.entries(self.root)), timeout=WRITER_DEADLINE, disk=RawDisk,
-                                 size_limit=self.limit, **_SETTINGS)
+        writer = diskcache.Cache.__new__(diskcache.Cache)
+        try:
+            writer.__init__(_verbatim(place.entries(self.root)), timeout=WRITER_DEADLINE, disk=RawDisk,
+                            size_limit=self.limit, **_SETTINGS)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                writer.close()          # a constructor that fails leaves its connection open
+            raise
         self._inode = os.stat(self.file).st_ino
         if self._reader is not None and self._inode != before:
             self._reader.close()

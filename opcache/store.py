@@ -8,6 +8,7 @@ out was verified against its full key.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from .lock import KeyLock
 from .memory import Memory
 from .progress import show_progress
 from .report import CompileCount, CompileRecord, Counts, Log
+
+log = logging.getLogger(__name__)
 
 _FAILURES_KEPT = 1000
 
@@ -189,6 +192,8 @@ class Cache:
         created, start = time.time(), time.perf_counter()
 
         def record(stored: bool, error: str | None = None) -> None:
+            log.debug("%s %s %s in %.1f ms: %s", "failed to compile" if error else "compiled", key.kind, op,
+                      1000 * seconds, error or why)
             self.log.add(CompileRecord(key.kind, op, key.digest, seconds, why, stored, created, error))
 
         self._count(misses=1)
