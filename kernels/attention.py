@@ -9,12 +9,13 @@ import torch
 from ..dispatch.plan import Decline, KernelCall, Out, Reason
 from .matmul import N, _transposed
 from .rules import FLOATS, unsupported
-from .tiling import P, load, pieces, store, tile
+from .tiling import P, load, pieces, store, tile, walks
 
 LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
 
 
 @nki.jit
+@walks("out", "q", "k", "v", "mask")
 def attention(out, q, k, v, mask=None, scale=1.0, causal=False):
     """out = softmax(scale * q @ k.T + mask) @ v for every head.
 

@@ -5,10 +5,10 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from ..dispatch.plan import KernelCall, Operand, Out
+from ..dispatch.plan import KernelCall, Out
 from .elementwise import elementwise, f32, truth
 from .layout import coalesce
-from .rules import FLOATS, INTEGERS, NUMBERS, number_kind, replace, unsupported
+from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported
 from .tiling import P, blocks, load, pieces, store, tile
 
 
@@ -39,7 +39,7 @@ def fill(out, value):
         out: any rank
     Args:
         out: HBM tensor, written. Any strides, any dtype.
-        value: HBM [1, 1]: float32 or float64 for a float `out`, int64 otherwise.
+        value: HBM [1, 1], float32 or int64.
     Pseudocode:
         t = value, cast, repeated over a tile
         for each block of out: store t
@@ -125,7 +125,7 @@ class Fill:
         out = Out(target.shape, target.strides, target.dtype, target)
         shape, (strides,) = coalesce(out.shape, [out.strides])
         out = replace(out, seen=(shape or (1,), strides or (1,)))
-        return KernelCall(fill, {"value": Operand(call.get("value", 0), number_kind(target.dtype))}, [out])
+        return KernelCall(fill, {"value": operand(call.get("value", 0), target.dtype)}, [out])
 
 
 class Arange:
@@ -138,8 +138,7 @@ class Arange:
         declined = unsupported([out], INTEGERS | FLOATS, call.name)
         if declined:
             return declined
-        kind = number_kind(out.dtype)
-        start, step = Operand(call.get("start", 0), kind), Operand(call.get("step", 1), kind)
+        start, step = (operand(call.get(name, default), out.dtype) for name, default in (("start", 0), ("step", 1)))
         return KernelCall(arange, {"start": start, "step": step}, [out])
 
 

@@ -13,12 +13,13 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .tiling import blocks, load, store, tile
+from .tiling import blocks, load, store, tile, walks
 
 TileFunction = Callable[..., None] | Any
 
 
 @nki.jit
+@walks("out", "ins")
 def elementwise(out, ins, function, compute=None, result=None):
     """out[i] = function(ins[0][i], ins[1][i], ...).
 

@@ -7,13 +7,14 @@ import nki.language as nl
 
 from ..dispatch.plan import KernelCall, Operand
 from .rules import FLOATS, unsupported
-from .tiling import P, load, pieces, store, tile
+from .tiling import P, load, pieces, store, tile, walks
 
 N = nl.tile_size.gemm_moving_fmax              # columns of one PSUM bank
 RESIDENT_BYTES = 96 << 10                      # of a partition: a right operand up to this size is loaded once
 
 
 @nki.jit
+@walks("out", "x", "y", "bias")
 def matmul(out, x, y, bias=None, alpha=None, beta=None):
     """out = beta * bias + alpha * (x @ y).
 

@@ -11,12 +11,13 @@ from ..dispatch.plan import Decline, KernelCall, Operand, Reason
 from .elementwise import apply, f32, truth
 from .layout import coalesce
 from .rules import FLOATS, NUMBERS, dimensions, product, unsupported
-from .tiling import F, P, load, pieces, store, tile
+from .tiling import F, P, load, pieces, store, tile, walks
 
 N = nl.tile_size.gemm_moving_fmax
 
 
 @nki.jit
+@walks("out", "x")
 def reduce_columns(out, x, op, before=None, after=None, scale=None):
     """out[r] = after(op over c of before(x[r, c])) * scale.
 
@@ -86,6 +87,7 @@ def _column_views(x):
 
 
 @nki.jit
+@walks("out", "x")
 def sum_rows(out, x, scale=None):
     """out[c] = sum over r of x[r, c], times scale: a row of ones times x on the tensor engine.
 

@@ -50,9 +50,10 @@ def is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
-def number_kind(dtype: torch.dtype) -> str:
-    """How a Python number reaches a kernel that computes in `dtype`."""
-    return "int64" if is_integer(dtype) else "float32"
+def operand(value: Any, dtype: torch.dtype) -> Operand:
+    """A Python number as data for a kernel that computes in `dtype`: exact where both are integers."""
+    kind = value.type if isinstance(value, Number) else type(value)
+    return Operand(value, "int64" if is_integer(dtype) and kind is not float else "float32")
 
 
 def compact(out: Out, items: Sequence[Arg | View | Operand], order: bool = True) -> tuple[Out, list[View | Operand]]:
@@ -119,7 +120,7 @@ class Elementwise:
         for value in given:
             if isinstance(value, Number) and value.type is complex or isinstance(value, complex):
                 return Decline(Reason.DTYPE, f"{call.name} with a complex number")
-            items.append(value if isinstance(value, Arg) else Operand(value, number_kind(dtype)))
+            items.append(value if isinstance(value, Arg) else operand(value, dtype))
         out, views = compact(out, items)
         return KernelCall(elementwise, {"ins": tuple(views)}, [out], self.constants(dtype, out), same_view=True)
 

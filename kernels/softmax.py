@@ -7,12 +7,13 @@ import nki.language as nl
 
 from ..dispatch.plan import KernelCall
 from .rules import FLOATS, rows_by_columns, unsupported
-from .tiling import F, P, load, pieces, store, tile
+from .tiling import F, P, load, pieces, store, tile, walks
 
 RESIDENT = 16384        # columns whose float32 values stay in SBUF between the passes: 64 KiB of a partition
 
 
 @nki.jit
+@walks("out", "x")
 def softmax(out, x, log=False):
     """out[r] = exp(x[r] - max(x[r])) / sum(exp(x[r] - max(x[r]))), or its logarithm.
 

@@ -1,7 +1,7 @@
 """Tiles: how kernels cut HBM tensors into pieces of at most 128 partitions, and move them on and off the chip."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nki.isa as nisa
@@ -72,3 +72,15 @@ def _rows_of(tensors: tuple[Tensor, ...], total: int, columns: int) -> Iterator[
         yield tuple(t[start:start + rows * width].reshape_dim(0, (rows, width)) for t in tensors)
         start += rows * width
 
+
+
+def walks(*parameters: str) -> Callable[[Any], Any]:
+    """Says that a kernel treats every index of the leading dimensions of these parameters alike.
+
+    All dimensions of the first one before its last two are leading; a kernel whose parameters are one index of that is
+    the same kernel. An executor may use this to trace it once. Goes below `@nki.jit`.
+    """
+    def mark(function: Any) -> Any:
+        function.leading = parameters
+        return function
+    return mark

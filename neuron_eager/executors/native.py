@@ -6,15 +6,21 @@ A kernel without a native form runs in the interpreter instead, which is slow bu
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NativeUnsupported, NkiValueNeededError, Unavailable
 from ..nki.debugging import stops_in
 from ..nki.jit import Kernel, in_order, trace
+from ..nki.program import TensorSpec
 from .base import Executable, Specs, flat, frozen
 from .interpreter import Interpreted
+
+if TYPE_CHECKING:
+    from ..native.compile import Compiled
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +58,57 @@ class NativeExecutable(Executable):
 
     def __init__(self, kernel: Kernel, specs: Specs, constants: Mapping[str, Any]) -> None:
         from ..native.compile import compile_program
-        program = trace(kernel, specs, constants)
+        one, walk = walked(kernel, specs)
+        program = trace(kernel, one, constants)
         self.take_results(program)
         self.compiled = compile_program(program)
+        if walk is not None:
+            self.compiled = walk(self.compiled)
         self.address, self.r0, self.r1 = self.compiled.address, self.compiled.r0, self.compiled.r1
 
     def __call__(self, pointers: Sequence[int]) -> None:
         self.compiled(list(pointers))
+
+
+def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Compiled] | None]:
+    """A kernel that walks leading dimensions one index at a time, traced for one index only.
+
+    The specs without the leading dimensions, and what makes the code for one index walk them all: its calls, repeated
+    with other addresses. Tracing 768 heads of an attention would take seconds and give the same code for each.
+    """
+    leading = getattr(kernel.func, "leading", ())
+    count = len(specs[leading[0]].shape) - 2 if leading and leading[0] in specs else 0
+    shape = specs[leading[0]].shape[:count] if count > 0 else ()
+    if not shape:
+        return specs, None
+    one: dict[str, Any] = {}
+    steps: list[tuple[int, ...]] = []               # of each pointer, bytes along each leading dimension
+
+    def cut(name: str, spec: TensorSpec) -> TensorSpec:
+        if name not in leading or len(spec.shape) <= count or spec.shape[:count] != shape:
+            steps.append((0,) * count)
+            return spec
+        steps.append(tuple(s * spec.dtype.itemsize for s in spec.strides[:count]))
+        return TensorSpec(spec.shape[count:], spec.strides[count:], spec.dtype, spec.offset_bytes)
+
+    for name, spec in specs.items():
+        one[name] = tuple(cut(name, s) for s in spec) if isinstance(spec, tuple) else cut(name, spec)
+    return one, functools.partial(repeat, shape=shape, steps=steps)
+
+
+def repeat(compiled: Compiled, shape: tuple[int, ...], steps: list[tuple[int, ...]]) -> Compiled:
+    """The calls of `compiled` for every index of `shape`, pointer p being moved by sum(index * steps[p])."""
+    from ..native.compile import load
+    from ..native.target import current
+    table = compiled.table
+    entries = []
+    for index in itertools.product(*map(range, shape)):
+        moved = [sum(i * s for i, s in zip(index, step)) for step in steps]
+        for n, e in enumerate(table.entries):
+            leaves = [(base, offset + moved[base] if base >= 0 else offset) for base, offset in e.leaves]
+            wait = e.wait or int(n == 0 and len(entries) > 0 and not table.independent)
+            entries.append(replace(e, leaves=leaves, wait=wait))
+    return load(replace(table, entries=entries), current())
 
 
 def interpreted(kernel: Kernel, specs: Specs, constants: Mapping[str, Any], why: str) -> Executable:
