@@ -110,6 +110,8 @@ class _Record(weakref.ref):
     """The weak reference that accounts for one storage."""
 
     __slots__ = ("nbytes", "usage")
+    nbytes: int
+    usage: Usage
 
 
 _records: set[_Record] = set()      # a weak reference that dies before its referent never calls back

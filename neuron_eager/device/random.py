@@ -101,4 +101,4 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 
 
 def patch_generator() -> None:
-    torch.Generator = stand_in("Generator", torch._C.Generator, Generator, default="cpu")    # type: ignore[misc]
+    torch.Generator = stand_in("Generator", torch._C.Generator, Generator, default="cpu")

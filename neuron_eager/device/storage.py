@@ -60,5 +60,5 @@ def patch_untyped_storage() -> None:
             resize_storage(self, size)
         return self
 
-    torch.UntypedStorage.__new__ = new     # type: ignore[method-assign,assignment]
-    torch.UntypedStorage.resize_ = resize_      # type: ignore[method-assign]
+    torch.UntypedStorage.__new__ = new
+    torch.UntypedStorage.resize_ = resize_

@@ -183,5 +183,5 @@ class StreamContext:
 
 def patch_names() -> None:
     """Put the classes of this module behind `torch.Stream` and `torch.Event`, which ask for a C++ runtime otherwise."""
-    torch.Stream = stand_in("Stream", torch._C.Stream, Stream, default=devices.NAME)     # type: ignore[misc]
-    torch.Event = stand_in("Event", torch._C.Event, Event, default=devices.NAME)         # type: ignore[misc]
+    torch.Stream = stand_in("Stream", torch._C.Stream, Stream, default=devices.NAME)
+    torch.Event = stand_in("Event", torch._C.Event, Event, default=devices.NAME)

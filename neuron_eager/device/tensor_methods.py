@@ -23,7 +23,7 @@ def patch_data() -> None:
                 raise
             raise DataAssignmentError(source=value.device, target=self.device) from error
 
-    torch.Tensor.data = property(plain.__get__, assign, doc=plain.__doc__)   # type: ignore[assignment]
+    torch.Tensor.data = property(plain.__get__, assign, doc=plain.__doc__)
 
 
 def patch_dlpack() -> None:
@@ -35,4 +35,4 @@ def patch_dlpack() -> None:
             return memory.NEURON, self.device.index
         return plain(self)
 
-    torch.Tensor.__dlpack_device__ = dlpack_device      # type: ignore[method-assign]
+    torch.Tensor.__dlpack_device__ = dlpack_device

@@ -79,6 +79,17 @@ def test_complex_conjugate_and_negative_views(check):
     check(lambda t: torch.view_as_real(t) * 2, c)
 
 
+def test_writing_through_conjugate_and_negative_views(check):
+    def program(t):
+        t.conj()[1:].copy_(torch.full((2,), 1 + 1j))
+        t.conj().imag[0] = 5.0
+        t.imag.neg_()
+        z = torch.zeros(3, dtype=torch.cfloat, device=t.device)
+        z.conj().copy_(t)
+        return z
+    check(program, torch.randn(3, dtype=torch.cfloat))
+
+
 def test_channels_last(check):
     x = torch.randn(2, 3, 4, 4).neuron().to(memory_format=torch.channels_last)
     assert x.is_contiguous(memory_format=torch.channels_last) and x.stride() == (48, 1, 12, 3)
