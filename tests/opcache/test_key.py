@@ -28,13 +28,13 @@ def canonical(value: object) -> object:
     return type(value).__name__, repr(value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(parts, parts)
 def test_equal_digest_means_equal_parts(a, b):
     assert (Key("k", **a).digest == Key("k", **b).digest) == (canonical(a) == canonical(b))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(parts)
 def test_a_key_is_recovered_from_its_text(a):
     key = Key("kind", **a)
