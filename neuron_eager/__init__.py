@@ -11,7 +11,6 @@ from .config import config
 from .dispatch import (
     clear_op_tracking,
     explain,
-    fallback,
     get_executed_ops,
     get_fallback_ops,
     op_report,
@@ -19,6 +18,7 @@ from .dispatch import (
     track_ops,
     unregister_kernel,
 )
+from .dispatch.modes import fallback
 from .nki.finder import install as _install_nki
 
 __version__ = "0.1.0"

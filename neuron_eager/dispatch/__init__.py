@@ -10,10 +10,9 @@ tracking    what ran; report: as a table
 registry    registration with PyTorch
 """
 from .explain import explain
-from .modes import fallback
 from .registry import register
 from .routes import register_kernel, route, unregister_kernel
 from .tracking import clear_op_tracking, get_executed_ops, get_fallback_ops, op_report, track_ops
 
-__all__ = ["clear_op_tracking", "explain", "fallback", "get_executed_ops", "get_fallback_ops", "op_report", "register",
+__all__ = ["clear_op_tracking", "explain", "get_executed_ops", "get_fallback_ops", "op_report", "register",
            "register_kernel", "route", "track_ops", "unregister_kernel"]

@@ -111,8 +111,8 @@ def generate_for_numbers(op: OpOverload) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return packet(*args, **kwargs)
-        except (TypeError, RuntimeError):
-            if not any(isinstance(args[i], host_module.Number) for i in tensors if i < len(args)):
+        except RuntimeError as error:
+            if "failed to match any schema" not in str(error):
                 raise
         return op(*(torch.scalar_tensor(a, dtype=_number_dtype(a)) if i in tensors and isinstance(a, host_module.Number)
                     else a for i, a in enumerate(args)), **kwargs)
@@ -275,7 +275,7 @@ class _Writer:
             return [("" if self.returns_argument() else "result = ") + call]
         retry = [f"h_{p.name} = fresh_out({p.name})" for p in self.outs]
         return ["try:", f"    {call}", "except RuntimeError as error:", "    if not cannot_resize(error):",
-                "        raise", *_indent(retry, 2), *_indent([call]),
+                "        raise", *_indent(retry), *_indent([call]),
                 *(f"settle_out({p.name}, h_{p.name})" for p in self.outs)]
 
     # ---- results

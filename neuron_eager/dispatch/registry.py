@@ -1,6 +1,7 @@
 """Registration with PyTorch's dispatcher. An op's entry is generated when the op is first called."""
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,8 @@ def register() -> None:
     for key, kind in special.REFUSED_LAYOUTS.items():
         everything.fallback(key, special.refuse_layout(kind), False)
     _use_up_override_warning()
-    install("aten::_copy_from", special.copies(lambda: entry(torch.ops.aten._copy_from.default)))
+    for name, in_front in special.IN_FRONT.items():
+        install(name, in_front(functools.partial(entry, by_name(name))))
     routes.on_change(_replace)
     routes.on_provide(_stand_in)
     config.listeners.extend((logs.apply, _settings_changed))
@@ -100,7 +102,8 @@ def _stand_in(name: str) -> None:
     if composed and name not in special.DECOMPOSED:
         install(name, special.unless_recorded(by_name(name)), AUTOGRAD)
     _entries.pop(name, None)
-    install(name, _first_call(name))
+    if name not in special.IN_FRONT:
+        install(name, _first_call(name))
 
 
 _decided_by: tuple[Any, ...] = ()

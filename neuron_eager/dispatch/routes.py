@@ -103,9 +103,11 @@ def load_kernels() -> None:
 def route(op: OpOverload) -> Route:
     """The op's route, and why it is that one."""
     load_kernels()
-    loader = _loaders.pop(op._name, None)
-    if loader is not None:
-        loader()
+    load = _loaders.get(op._name)
+    if load is not None:
+        for name in [n for n, other in _loaders.items() if other is load]:
+            del _loaders[name]      # before it registers kernels, which looks their ops up here
+        load()
     if op in _kernels:
         return _kernels[op]
     name = op._name

@@ -182,6 +182,11 @@ ON_CPU: dict[str, Callable[..., Any]] = {
     "aten::histc.out": histc_out,
 }
 
+# What stands before an op's entry; each is called with a function that gives the entry.
+IN_FRONT: dict[str, Callable[[Callable[[], Callable[..., Any]]], Callable[..., Any]]] = {
+    "aten::_copy_from": copies,
+}
+
 # Compositions of our own, in place of PyTorch's.
 DECOMPOSED: dict[str, Callable[..., Any]] = {
     "aten::scaled_dot_product_attention": attention,
