@@ -7,8 +7,9 @@ import nki.language as nl
 import torch
 
 from ..dispatch.plan import Decline, KernelCall, Reason
-from .rules import NUMBERS, product, unsupported
-from .tiling import F, P, pieces, store, tile
+from .layout import contiguous_strides
+from .rules import NUMBERS, compact, product, unsupported
+from .tiling import F, P, blocks, load, pieces, store, tile
 
 
 @nki.jit
@@ -36,6 +37,50 @@ def gather_rows(out, table, index):
     return out
 
 
+@nki.jit
+def gather_elements(out, table, indices, sizes, steps):
+    """out[i] = table[sum over k of indices[k][i] * steps[k]]: elements by one index for each dimension.
+
+    Dimensions:
+        out and every index: one common shape, any rank.
+    Args:
+        out: HBM tensor, written; any strides. table: HBM [V, 1], contiguous, of out's dtype.
+        indices: tuple of HBM tensors of out's shape, int32 or int64; negative ones count from the end.
+        sizes, steps: of each indexed dimension, its length and its stride in elements (compile-time constants).
+    Constraints:
+        an index outside its dimension is an error of the DMA, reported as IndexError.
+    Pseudocode:
+        for each block: position = sum of index * step, or V where an index is outside
+            for each column: indirect DMA of one element a partition
+    """
+    for o, *wanted in blocks(out, *indices, columns=P):
+        shape = tuple(o.shape)
+        position, t = tile(*shape, nl.int64), tile(*shape, out.dtype)
+        nisa.memset(dst=position, value=0)
+        outside = tile(*shape, nl.int64)
+        nisa.memset(dst=outside, value=0)
+        for index, size, step in zip(wanted, sizes, steps):
+            i, part = load(index, nl.int64), tile(*shape, nl.int64)
+            nisa.tensor_scalar(dst=part, data=i, op0=nl.less, operand0=0, op1=nl.multiply, operand1=size)
+            nisa.tensor_tensor(dst=i, data1=i, data2=part, op=nl.add)
+            for comparison, bound in ((nl.less, 0), (nl.greater_equal, size)):
+                nisa.tensor_scalar(dst=part, data=i, op0=comparison, operand0=bound)
+                nisa.tensor_tensor(dst=outside, data1=outside, data2=part, op=nl.maximum)
+            nisa.tensor_scalar(dst=part, data=i, op0=nl.multiply, operand0=step)
+            nisa.tensor_tensor(dst=position, data1=position, data2=part, op=nl.add)
+        nisa.tensor_scalar(dst=outside, data=outside, op0=nl.multiply, operand0=table.shape[0])
+        nisa.tensor_tensor(dst=position, data1=position, data2=outside, op=nl.maximum)
+        rows = tile(*shape, nl.int32)
+        nisa.tensor_copy(dst=rows, src=position)
+        for c in range(shape[1]):
+            nisa.dma_copy(dst=t[:, c:c + 1], src=table.ap(pattern=[[1, shape[0]], [1, 1]],
+                                                          vector_offset=rows[:, c:c + 1], indirect_dim=0))
+        store(o, t)
+    return out
+
+
+# ---- aten ops
+
 class Rows:
     """embedding and index_select along the first dimension: whole rows by a list of indices."""
 
@@ -59,7 +104,28 @@ class Rows:
         return KernelCall(gather_rows, {"table": table.view((table.shape[0], width)), "index": wanted}, [seen])
 
 
+class Index:
+    """index.Tensor with an index tensor for every dimension: elements, one by one."""
+
+    operands = ()
+
+    def lower(self, call):
+        x, indices, out = call["self"], call["indices"], call.outputs[0]
+        integers = frozenset((torch.int32, torch.int64))
+        if None in indices or len(indices) != x.ndim:
+            return Decline(Reason.NO_KERNEL, "index.Tensor of some of the dimensions only")
+        declined = unsupported([x], NUMBERS, call.name) or unsupported(indices, integers, f"an index of {call.name}")
+        if declined:
+            return declined
+        if not x.is_contiguous or not x.numel:
+            return Decline(Reason.SHAPE, "index.Tensor of a tensor that is not contiguous")
+        out, views = compact(out, indices)
+        return KernelCall(gather_elements, {"table": x.view((x.numel, 1)), "indices": tuple(views)}, [out],
+                          {"sizes": x.shape, "steps": contiguous_strides(x.shape)})
+
+
 ROUTES = {
+    "index.Tensor": Index(),
     "index_select": Rows("self", "index"),
     "embedding": Rows("weight", "indices"),
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NativeUnsupported, NkiValueNeededError, Unavailable
+from ..errors import NativeUnsupported, NkiOutOfBoundsError, NkiValueNeededError, Unavailable
 from ..nki.debugging import stops_in
 from ..nki.jit import Kernel, in_order, trace
 from ..nki.program import TensorSpec
@@ -64,10 +64,20 @@ class NativeExecutable(Executable):
         self.compiled = compile_program(program)
         if walk is not None:
             self.compiled = walk(self.compiled)
-        self.address, self.r0, self.r1 = self.compiled.address, self.compiled.r0, self.compiled.r1
+        self.loc, self.name = kernel.loc, kernel.name
+        # A kernel that gathers may find an index outside its table. Only a call from Python looks for that, so such a
+        # kernel shows no address to call it by.
+        self.gathers = any(t.dynamic for i in program.instrs for t in i.tensors(i.reads + i.writes))
+        if not self.gathers:
+            self.address, self.r0, self.r1 = self.compiled.address, self.compiled.r0, self.compiled.r1
 
     def __call__(self, pointers: Sequence[int]) -> None:
+        from ..native.faults import take_outside
         self.compiled(list(pointers))
+        if self.gathers and (fault := take_outside()) is not None:
+            raise NkiOutOfBoundsError(
+                f"kernel {self.name}: index {fault[0]} is out of range for {fault[1]} rows; under "
+                "neuron_eager.interpret() the error names the instruction", self.loc)
 
 
 def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Compiled] | None]:

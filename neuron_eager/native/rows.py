@@ -7,6 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from . import faults
 from .graph import SIZE, Bail, Graph, V, nodes
 from .groups import COST, Leaf
 from .irtypes import I32, I64, PTR, Value, const, vector
@@ -123,10 +124,11 @@ class RowState:
         return s.compute(n, self.scalar)
 
     def gathered(self, n: V) -> Value:
-        """Address of the row that an index chooses; an index outside is held at the nearest row."""
+        """Address of the row that an index chooses. One outside is noted (faults.py) and held at the nearest row."""
         s = self.build
         index = self.scalar(n.args[0])
         limit = s.leaf["int", n.at[3]]
+        faults.emit_outside(s, index, limit)
         index = s.maximum(s.minimum(index, s.b.sub(limit, const(I64, 1))), 0)
         return s.at(s.pointer(n.at[0], n.at[1], 0, None, None), (index, n.at[2]))
 
