@@ -49,7 +49,7 @@ class Build:
         self.fn, self.module, self.target = function, function.module, target
         self.W = lanes or target.lanes
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.m, self.i, self.c = Math(self.b), IntMath(self.b), Convert(self.b, target)
+        self.m, self.i, self.c = Math(self.b, target.avx512), IntMath(self.b), Convert(self.b, target)
 
     # ---- control flow
 

@@ -18,10 +18,10 @@ PI_TAIL = 1.2246467991473532e-16  # pi minus its double
 
 
 class Elementary:
-    """Emits at the position of one IRBuilder."""
+    """Emits at the position of one IRBuilder. scale: the CPU has AVX-512's vscalef, x 2^n in one instruction."""
 
-    def __init__(self, builder: ir.IRBuilder) -> None:
-        self.b = builder
+    def __init__(self, builder: ir.IRBuilder, scale: bool = False) -> None:
+        self.b, self.scale = builder, scale
 
     # ---- constants, intrinsics, predicates
 
@@ -69,7 +69,8 @@ class Elementary:
 
     def as_float(self, predicate: Value) -> Value:
         """1.0 where true, else 0.0."""
-        return self.b.uitofp(predicate, like(predicate, F32))
+        t = like(predicate, F32)
+        return self.b.select(predicate, const(t, 1), const(t, 0))
 
     def any(self, predicate: Value) -> Value:
         """One i1: true in some lane."""
@@ -140,9 +141,9 @@ class Elementary:
 
     def sign(self, x: Value) -> Value:
         """-1, 0 or 1; 0 for NaN, as torch."""
-        zero = self.c(x, 0)
-        positive = self.as_float(self.b.fcmp_ordered(">", x, zero))
-        return self.b.fsub(positive, self.as_float(self.b.fcmp_ordered("<", x, zero)))
+        b, zero = self.b, self.c(x, 0)
+        r = b.select(b.fcmp_ordered("<", x, zero), self.c(x, -1), zero)
+        return b.select(b.fcmp_ordered(">", x, zero), self.c(x, 1), r)
 
     def floor(self, x: Value) -> Value:
         return self.intrinsic("floor", x)
@@ -194,11 +195,22 @@ class Elementary:
         p = self.horner(r, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
                             5.0000001201e-1))
         p = self.fma(b.fmul(p, r), r, b.fadd(r, self.c(x, 1)))
+        if self.scale and lanes_of(x) in (8, 16):
+            return self._scalef(p, n)
         k = b.sub(self.bits(t), self.ci(x, 0x4B400000))
         half = b.ashr(k, self.ci(x, 1))             # 2^n as two factors, so that denormals and overflow come out right
         for e in (half, b.sub(k, half)):
             p = b.fmul(p, self.from_bits(b.shl(b.add(e, self.ci(x, 127)), self.ci(x, 23))))
         return p
+
+    def _scalef(self, x: Value, n: Value) -> Value:
+        """x 2^n, rounded once."""
+        wide = lanes_of(x) == 16
+        name = f"llvm.x86.avx512.mask.scalef.ps.{512 if wide else 256}"
+        mask = ir.IntType(16 if wide else 8)
+        rounding = [ir.Constant(I32, 4)] if wide else []             # that of the current mode
+        f = declare(self.b.module, name, x.type, x.type, x.type, x.type, mask, *(r.type for r in rounding))
+        return self.b.call(f, [x, n, const(x.type, 0), ir.Constant(mask, -1), *rounding])
 
     def expm1(self, x: Value) -> Value:
         """2.2 ulp."""
