@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import NativeUnsupported, Unavailable
 from ..nki.program import Program
-from . import driver, objects
+from . import driver, objects, threads
 from .driver import ARENA, CONSTANTS, NUMBER
 from .feasible import feasible, same_memory
 from .flatten import flatten
@@ -25,6 +25,7 @@ from .regions import Regions, arena, place
 from .table import Entry, Table, pin, pin_bytes
 from .target import Target, current
 
+_fault = threads.WORDS.setdefault("ne_fault", ctypes.c_int64(0))  # written by gathers, see `fault`
 LIMIT_NODES = 20_000  # of a value graph; beyond, regions bound the time to compile
 LIMIT_FUNCTIONS = 12  # distinct functions of a kernel lifted whole
 LIMIT_CODE = 600  # nodes of its code
@@ -35,6 +36,7 @@ class Compiled:
     """A kernel ready to run: call `address(pointers, r0, r1)`.
 
     pointers: addresses of element [0, …, 0] of the inputs in parameter order, then of the outputs that are not inputs.
+    checked: it has run-time indices; ask `fault` after each call.
     safe: pairs (input, output) of pointer positions that may be the very same memory; any other overlap of an output with
     an input is for the caller to avoid. times: milliseconds of "lift", "build", "codegen", "load".
     """
@@ -43,6 +45,7 @@ class Compiled:
     r0: int
     r1: int
     table: Table
+    checked: bool
     safe: frozenset[tuple[int, int]]
     times: dict[str, float] = field(default_factory=dict)
     compiled: int = 0
@@ -86,6 +89,19 @@ class Lowered:
     arena: dict[str, int]
     arena_bytes: int
     how: str
+
+
+def fault() -> int | None:
+    """A run-time index outside its tensor, met by a kernel since the last call; None if there was none.
+
+    To be asked after each call of a kernel whose `checked` is set. One word serves the process: with several threads, the index
+    may be that of another thread's call.
+    """
+    found = _fault.value
+    if not found:
+        return None
+    _fault.value = 0
+    return found & ~(1 << 62) if found > 0 else found  # bit 62 marks a fault; a negative index has it set by itself
 
 
 def lower(program: Program) -> Lowered:
@@ -139,7 +155,8 @@ def assemble(program: Program, lowered: Lowered, target: Target) -> tuple[Table,
     constants, data = constant_area(program)
     number: dict[str, int] = {}
     safe = same_memory(lowered.groups, where) if lowered.how == "whole" else []
-    table = Table([], [], [], lowered.arena_bytes, data, safe, lowered.how)
+    checked = any(v.op == "gather" for q in lowered.groups for v in nodes(st.v for st in q.stores))
+    table = Table([], [], [], lowered.arena_bytes, data, safe, checked, lowered.how)
     times: dict[str, float] = {}
     compiled = 0
 
@@ -206,4 +223,4 @@ def load(table: Table, target: Target) -> Compiled:
     """A table whose objects are loaded, ready to be called."""
     functions = [found.symbols["k"] for key in table.objects if (found := objects.find(key, target)) is not None]
     address = pin(table.words(functions, pin_bytes(table.constants)))
-    return Compiled(driver.address(target), address, 0, table, frozenset(table.safe))
+    return Compiled(driver.address(target), address, 0, table, table.checked, frozenset(table.safe))

@@ -162,8 +162,8 @@ def store_bits(L: Lift, dst: NkiTensor, v: V) -> None:
 def dma_copy(L: Lift, a: Args) -> None:
     dst, src = a["dst"], a["src"]
     mode = a.get("oob_mode")
-    if (dst.dynamic or src.dynamic) and mode is not None and mode.name == "skip":
-        raise Bail("run-time indices that may be skipped")
+    if src.dynamic and mode is not None and mode.name == "skip":
+        return L.write(dst, convert(L, gather_or_keep(L, dst, src), src.dtype, dst.dtype))
     if dst.buffer.on_chip or src.buffer.on_chip or src.dynamic:
         rows = dst.shape[0] if dst.buffer.on_chip or src.dynamic else src.shape[0]
         v = L.read(src, rows)
@@ -174,6 +174,14 @@ def dma_copy(L: Lift, a: Args) -> None:
         r = Access(source.sid, False, source.off + at, source.P, source.F, source.rs, source.cols, source.dt)
         L.write(w, convert(L, L.read(r), src.dtype, dst.dtype))
     return None
+
+
+def gather_or_keep(L: Lift, dst: NkiTensor, src: NkiTensor) -> V:
+    """Rows at run-time indices; rows whose index is outside stay as they are."""
+    if dst.dtype != src.dtype:
+        raise Bail("a cast together with indices that may be skipped")
+    found, inside = L.gather_valid(L.access(src, dst.shape[0]))
+    return choose(L, L.g.bcast(inside), found, L.read(dst), dst.dtype)
 
 
 @handler

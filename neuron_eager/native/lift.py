@@ -129,6 +129,17 @@ class Lift:
         return self.g.load(a.sid, a.off, a.rs or 0, a.cols, a.dt)
 
     def read_dynamic(self, a: Access) -> V:
+        """Rows of HBM at run-time indices. An index outside is a fault of the call."""
+        return self.gather(a, self.row_index(a))
+
+    def gather_valid(self, a: Access) -> tuple[V, V]:
+        """(rows at run-time indices, whether the index of a row is inside); rows with an index outside hold anything."""
+        g, index = self.g, self.row_index(a)
+        low = g.ew("greater_equal", index, g.const(0, "l"), kind="b")
+        inside = g.ew("and_bool", low, g.ew("less", index, g.const(a.dynamic[0].size, "l"), kind="b"))
+        return self.gather(a, g.ew("select", inside, index, g.const(0, "l"), kind="l")), inside
+
+    def row_index(self, a: Access) -> V:
         part = a.dynamic[0]
         if len(a.dynamic) > 1 or part.kind != "vector" or a.chip:
             raise Bail(f"a run-time index of kind {part.kind}")
@@ -137,7 +148,11 @@ class Lift:
         index = self.read(part.index)
         if index.F not in (None, 1) or index.kind == "f":
             raise Bail("run-time indices are one integer per partition")
-        return self.g.gather(self.g.cvt(index, "l"), a.sid, a.off, part.byte_stride, part.size, a.cols, a.dt)
+        return self.g.cvt(index, "l")
+
+    def gather(self, a: Access, index: V) -> V:
+        part = a.dynamic[0]
+        return self.g.gather(index, a.sid, a.off, part.byte_stride, part.size, a.cols, a.dt)
 
     def write_hbm(self, a: Access, v: V) -> None:
         if a.dynamic:

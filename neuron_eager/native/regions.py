@@ -230,10 +230,10 @@ class Regions(Lift):
             return self.g.load(a.sid, a.off, a.rs or 0, a.cols, a.dt)
         return super().read_hbm(a)
 
-    def read_dynamic(self, a: Access) -> V:
+    def row_index(self, a: Access) -> V:
         if a.sid not in self.fixed:
             raise Bail("a tensor that the kernel writes is read at run-time indices")
-        return super().read_dynamic(a)
+        return super().row_index(a)
 
     def write_hbm(self, a: Access, v: V) -> None:
         if a.dynamic:

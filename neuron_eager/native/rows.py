@@ -17,6 +17,7 @@ from .patterns import Pattern, normal, steps
 from .phases import Job, Plan, is_loop, is_scalar, plan, reach
 from .target import Target
 
+FAULT = "ne_fault"
 CELL = {"f": "float32", "i": "int32", "u": "uint32", "l": "int64", "d": "float64"}
 
 
@@ -58,6 +59,14 @@ class Rows(Lanes):
             p = self.at(self.leaf[sid, 0], off)
         return self.at(p, (row, rs)) if rs and row is not None else p
 
+    def fault(self, index: Value) -> None:
+        """Note that a run-time index is outside its tensor."""
+        word = self.module.globals.get(FAULT)
+        if word is None:
+            word = ir.GlobalVariable(self.module, I64, FAULT)
+            word.type = PTR
+        self.b.store(self.b.or_(index, const(I64, 1 << 62)), word, align=8)
+
     def number(self, base: int) -> Value:
         """The start of an affine pattern."""
         return self.leaf.get(("int", base)) or const(I64, base)
@@ -86,6 +95,7 @@ class RowState:
     def __init__(self, build: Rows, have: dict[int, Block], row: Value | None, brow: Value | None, todo: Plan) -> None:
         self.build, self.have, self.row, self.brow, self.todo = build, have, row, brow, todo
         self.known: dict[int, Value] = {}
+        self.addresses: dict[int, Value] = {}
         self.buffers: dict[int, int] = {}  # value -> scratch offset, once its job has run
 
     def scalar(self, n: V) -> Value:
@@ -124,13 +134,16 @@ class RowState:
         return s.compute(n, self.scalar)
 
     def gathered(self, n: V) -> Value:
-        """Address of the row that an index chooses. One outside is noted (faults.py) and held at the nearest row."""
+        """Address of the row that an index chooses. An index outside sets the fault word, and row 0 is taken."""
         s = self.build
-        index = self.scalar(n.args[0])
-        limit = s.leaf["int", n.at[3]]
-        faults.emit_outside(s, index, limit)
-        index = s.maximum(s.minimum(index, s.b.sub(limit, const(I64, 1))), 0)
-        return s.at(s.pointer(n.at[0], n.at[1], 0, None, None), (index, n.at[2]))
+        place = self.addresses.get(n.id)
+        if place is None:
+            index = self.scalar(n.args[0])
+            inside = s.b.icmp_unsigned("<", index, s.leaf["int", n.at[3]])
+            s.when(s.b.not_(inside), lambda: s.fault(index))
+            index = s.b.select(inside, index, const(I64, 0))
+            place = self.addresses[n.id] = s.at(s.pointer(n.at[0], n.at[1], 0, None, None), (index, n.at[2]))
+        return place
 
 
 class Loop:

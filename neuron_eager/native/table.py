@@ -38,6 +38,7 @@ class Table:
     arena: int = 0
     constants: bytes = b""
     safe: list[tuple[int, int]] = field(default_factory=list)  # (input, output) positions that may be one memory
+    checked: bool = False  # it has run-time indices that may be out of bounds
     how: str = "whole"
 
     @property
@@ -73,6 +74,7 @@ class Table:
                 "how": self.how,
                 "constants": base64.b64encode(self.constants).decode(),
                 "safe": self.safe,
+                "checked": self.checked,
                 "entries": [
                     [e.function, e.first, e.last, e.work, e.wait, [x for leaf in e.leaves for x in leaf]]
                     for e in self.entries
@@ -95,6 +97,7 @@ class Table:
             d["arena"],
             base64.b64decode(d["constants"]),
             [(i, o) for i, o in d["safe"]],
+            d["checked"],
             d["how"],
         )
 
