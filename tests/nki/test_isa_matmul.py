@@ -111,3 +111,11 @@ def test_nc_transpose_passes_bits_on_both_engines(t, dtype):
         np.testing.assert_array_equal(dst.numpy().view(f"u{itemsize}"), x.reshape(32, 20).T.view(f"u{itemsize}"))
     instr = nisa.nc_transpose(t.empty((20, 32), np.dtype(dtype), "psum"), t.tile(x), engine=nisa.engine.vector)
     assert instr.engine == "vector"
+
+
+@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (128, 128, 512), (128, 128, 509), (3, 128, 512), (128, 1, 17),
+                                           (128, 100, 33)])
+def test_products_of_any_size(t, k, m, n):
+    s, x = rng.standard_normal((k, m)).astype(F32), rng.standard_normal((k, n)).astype(F32)
+    nisa.nc_matmul(dst := t.empty((m, n), buffer="psum"), t.tile(s), t.tile(x))
+    np.testing.assert_allclose(dst.numpy(), s.T.astype(np.float64) @ x, rtol=1e-4, atol=1e-4)

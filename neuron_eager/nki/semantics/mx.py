@@ -11,6 +11,7 @@ from .. import dtypes
 from ..tensor import NkiTensor
 from .alu import Array
 from .elementwise import Args
+from .matmul import product
 from .operands import f32, rows, store, write
 from .state import State
 
@@ -74,7 +75,7 @@ def _dequantized(t: NkiTensor, scale: NkiTensor) -> Array:
 
 def nc_matmul_mx(a: Args, state: State) -> None:
     dst = a["dst"]
-    product = _dequantized(a["stationary"], a["stationary_scale"]).T @ _dequantized(a["moving"], a["moving_scale"])
+    result = product(_dequantized(a["stationary"], a["stationary_scale"]), _dequantized(a["moving"], a["moving_scale"]))
     if a["accumulate"]:
-        product += f32(dst).reshape(product.shape)
-    store(dst, product)
+        result += f32(dst).reshape(result.shape)
+    store(dst, result)
