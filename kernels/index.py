@@ -60,9 +60,9 @@ def gather_elements(out, table, indices, sizes, steps):
         outside = tile(*shape, nl.int64)
         nisa.memset(dst=outside, value=0)
         for index, size, step in zip(wanted, sizes, steps):
-            i, part = load(index, nl.int64), tile(*shape, nl.int64)
-            nisa.tensor_scalar(dst=part, data=i, op0=nl.less, operand0=0, op1=nl.multiply, operand1=size)
-            nisa.tensor_tensor(dst=i, data1=i, data2=part, op=nl.add)
+            given, i, part = load(index, nl.int64), tile(*shape, nl.int64), tile(*shape, nl.int64)
+            nisa.tensor_scalar(dst=part, data=given, op0=nl.less, operand0=0, op1=nl.multiply, operand1=size)
+            nisa.tensor_tensor(dst=i, data1=given, data2=part, op=nl.add)
             for comparison, bound in ((nl.less, 0), (nl.greater_equal, size)):
                 nisa.tensor_scalar(dst=part, data=i, op0=comparison, operand0=bound)
                 nisa.tensor_tensor(dst=outside, data1=outside, data2=part, op=nl.maximum)

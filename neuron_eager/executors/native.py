@@ -65,19 +65,17 @@ class NativeExecutable(Executable):
         if walk is not None:
             self.compiled = walk(self.compiled)
         self.loc, self.name = kernel.loc, kernel.name
-        # A kernel that gathers may find an index outside its table. Only a call from Python looks for that, so such a
+        # A kernel that gathers may meet an index outside its table. Only a call from Python looks for that, so such a
         # kernel shows no address to call it by.
-        self.gathers = any(t.dynamic for i in program.instrs for t in i.tensors(i.reads + i.writes))
-        if not self.gathers:
+        if not self.compiled.checked:
             self.address, self.r0, self.r1 = self.compiled.address, self.compiled.r0, self.compiled.r1
 
     def __call__(self, pointers: Sequence[int]) -> None:
-        from ..native.faults import take_outside
+        from ..native.compile import fault
         self.compiled(list(pointers))
-        if self.gathers and (fault := take_outside()) is not None:
-            raise NkiOutOfBoundsError(
-                f"kernel {self.name}: index {fault[0]} is out of range for {fault[1]} rows; under "
-                "neuron_eager.interpret() the error names the instruction", self.loc)
+        if self.compiled.checked and (index := fault()) is not None:
+            raise NkiOutOfBoundsError(f"kernel {self.name}: index {index} is out of range; under "
+                                      "neuron_eager.interpret() the error names the instruction", self.loc)
 
 
 def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Compiled] | None]:

@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from ..errors import Unavailable
-from . import faults, objects, threads
+from . import objects, threads
 from .target import Target, current
 
 _addresses: dict[tuple[Target, str], int] = {}
@@ -46,8 +46,6 @@ def resolve(name: str, target: Target) -> int:
     if name == "ne_pool_size":
         size = threads.pool_size()
         return address("ne_one", target) if size is None else ctypes.cast(size, ctypes.c_void_p).value or 0
-    if name == faults.SYMBOL:
-        return ctypes.addressof(faults.OUTSIDE)
     if name[:3] in ("mm_", "gv_", "tr_", "ne_"):
         word = threads.WORDS.get(name)
         return ctypes.addressof(word) if word is not None else address(name, target)
