@@ -4,8 +4,8 @@ In memory a value has one of the element types of `irtypes.ELEMENTS`; in registe
 bits, or its own bits ("raw": an integer of the element's size). Rules, those of the interpreter:
 float to a narrower float rounds to nearest even, once, with denormals; overflow gives infinity, or NaN where the type
 has none (float8_e4m3fn). Float to integer rounds to nearest even and saturates, NaN gives 0; float to bool is x != 0.
-Integer to integer wraps. Integer to float rounds to float32 first. Everything is integer code or an exact instruction:
-nothing depends on whether the CPU has bfloat16 stores (which flush denormals).
+Integer to integer wraps. Integer to float rounds to float32 first. Results do not depend on what the CPU has: an
+instruction that is not exact (bfloat16 stores flush denormals) is only used where it is.
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from .irtypes import (
+    BF16,
     F16,
     F32,
     F64,
@@ -28,6 +29,7 @@ from .irtypes import (
     declare,
     element,
     element_of,
+    lanes_of,
     like,
     suffix,
 )
@@ -89,7 +91,7 @@ class Convert:
         if dtype in ("float32", "tfloat32"):
             return b.bitcast(v, like(v, I32))
         if dtype == "bfloat16":
-            return b.trunc(self._bfloat16_bits(v), like(v, I16))
+            return self._to_bfloat16(v)
         if dtype == "float16":
             return b.bitcast(b.fptrunc(v, like(v, F16)), like(v, I16))
         if dtype == "float64":
@@ -105,7 +107,8 @@ class Convert:
         if dtype in ("float32", "tfloat32", "float64"):
             return v
         if dtype == "bfloat16":
-            return self.b.bitcast(self.b.shl(self._bfloat16_bits(v), const(like(v, I32), 16)), v.type)
+            wide = like(v, I32)
+            return self.b.bitcast(self.b.and_(self._rounded_up(v), const(wide, -0x10000)), v.type)
         return self.to_float(self.from_float(v, dtype), dtype)
 
     def float_to_int(self, v: Value, dtype: str) -> Value:
@@ -183,13 +186,37 @@ class Convert:
         f = declare(self.b.module, f"llvm.{name}.{suffix(result)}.{suffix(v.type)}", result, v.type)
         return self.b.call(f, [v])
 
-    def _bfloat16_bits(self, v: Value) -> Value:
-        """bfloat16 in the low half of i32: round to nearest even by integer addition, NaN to the quiet NaN."""
+    def _rounded_up(self, v: Value) -> Value:
+        """i32 whose high half is v as bfloat16: half a unit added, less the last bit where the tie is to go down."""
         b, wide = self.b, like(v, I32)
         u = b.bitcast(v, wide)
-        odd = b.and_(b.lshr(u, const(wide, 16)), const(wide, 1))
-        r = b.lshr(b.add(b.add(u, const(wide, 0x7FFF)), odd), const(wide, 16))
-        return b.select(b.fcmp_unordered("uno", v, v), const(wide, 0x7FC0), r)
+        odd = b.icmp_signed("!=", b.and_(u, const(wide, 0x10000)), const(wide, 0))
+        r = b.add(u, b.select(odd, const(wide, 0x8000), const(wide, 0x7FFF)))
+        return b.select(b.fcmp_unordered("uno", v, v), const(wide, 0x7FC00000), r)
+
+    def _to_bfloat16(self, v: Value) -> Value:
+        """The instruction of AVX-512 flushes denormals, so vectors that have some take the integer way, by a branch."""
+        b, lanes = self.b, lanes_of(v)
+
+        def by_integers() -> Value:
+            return b.trunc(b.lshr(self._rounded_up(v), const(like(v, I32), 16)), like(v, I16))
+
+        if not self.target.bf16_dot or lanes not in (8, 16):
+            return by_integers()
+        fast = b.bitcast(b.fptrunc(v, like(v, BF16)), like(v, I16))
+        classify = declare(b.module, f"llvm.x86.avx512.fpclass.ps.{32 * lanes}", like(v, I1), v.type, I32)
+        denormal = b.bitcast(b.call(classify, [v, ir.Constant(I32, 0x20)]), ir.IntType(lanes))
+        start = b.block
+        rare, done = b.append_basic_block("denormal"), b.append_basic_block("rounded")
+        b.cbranch(b.icmp_unsigned("!=", denormal, ir.Constant(denormal.type, 0)), rare, done).set_weights([1, 1000])
+        b.position_at_end(rare)
+        slow = by_integers()
+        b.branch(done)
+        b.position_at_end(done)
+        merged = b.phi(fast.type)
+        merged.add_incoming(fast, start)
+        merged.add_incoming(slow, rare)
+        return merged
 
     def _to_float8(self, v: Value, f: Float8) -> Value:
         """8-bit float in the low byte of i32."""

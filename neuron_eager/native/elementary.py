@@ -383,7 +383,7 @@ class Elementary:
         slow = self._lane_by_lane(function, args)
         start = b.block
         call, done = b.append_basic_block("rare"), b.append_basic_block("usual")
-        b.cbranch(self.any(where), call, done)
+        b.cbranch(self.any(where), call, done).set_weights([1, 1000])
         b.position_at_end(call)
         replaced = b.select(where, b.call(slow, args), usual)
         b.branch(done)
