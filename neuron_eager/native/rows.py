@@ -7,7 +7,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from . import faults
 from .graph import SIZE, Bail, Graph, V, nodes
 from .groups import COST, Leaf
 from .irtypes import I32, I64, PTR, Value, const, vector
