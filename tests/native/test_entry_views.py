@@ -78,6 +78,7 @@ def test_a_view_that_raises_leaks_nothing(rt):
     views.register_views(rt)
     c = torch.arange(40.).view(5, 8)
     x = rt.to_neuron(c.clone(), 0)
+    gc.collect()
     uses, live = storage_uses(x), rt.memory()["allocated"]
     for _ in range(100):
         for wrong in WRONG:
