@@ -104,10 +104,33 @@ def _debugger_files() -> set[str]:
 
 @contextmanager
 def no_stops() -> Iterator[None]:
-    """breakpoint() does nothing in this block: for runs of a kernel that nobody watches."""
-    before = sys.breakpointhook
-    sys.breakpointhook = lambda *args, **kwargs: None
+    """breakpoint(), the set_trace() of pdb and IPython, and a debugger's breakpoints do nothing in this block: for runs
+    of a kernel on tensors without values, which nobody wants to watch."""
+    hook, tracing = sys.breakpointhook, sys.gettrace()
+    debugger: Any = getattr(sys.modules.get("bdb"), "Bdb", None)
+    stop = getattr(debugger, "set_trace", None)
+    sys.breakpointhook = _go_on
+    if debugger is not None:
+        debugger.set_trace = _go_on
+    debugged = _is_debugger(tracing)
+    if debugged:
+        sys.settrace(None)
     try:
         yield
     finally:
-        sys.breakpointhook = before
+        if debugged:
+            sys.settrace(tracing)
+        if debugger is not None:
+            debugger.set_trace = stop
+        sys.breakpointhook = hook
+
+
+def _go_on(*args: Any, **kwargs: Any) -> None:
+    """Instead of stopping."""
+
+
+def _is_debugger(tracing: Any) -> bool:
+    """Whether a trace function is a debugger's; coverage tools have one too."""
+    bdb = sys.modules.get("bdb")
+    owner = getattr(tracing, "__self__", None)
+    return bdb is not None and isinstance(owner, bdb.Bdb) or "pydevd" in (getattr(tracing, "__module__", None) or "")

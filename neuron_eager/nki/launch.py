@@ -12,6 +12,7 @@ from .. import config
 from ..errors import NkiNotImplementedError, NkiTypeError
 from . import machine, memcheck, memory
 from .buffers import private_hbm, shared_hbm
+from .debugging import stops_in
 from .dtypes import DType, as_dtype, in_float32
 from .interpreter import Interpreter, check_output
 from .jit import Kernel, checked_outputs, run, trace
@@ -162,7 +163,7 @@ def abstract(kernel: Kernel, arguments: Mapping[str, Any]) -> Any:
 def runs_in_interpreter(kernel: Kernel) -> bool:
     """Whether a launch executes step by step: asked for, needed, or because nothing else is there."""
     if kernel.simulated or kernel.lnc != 1 or config.executor == "interpreter" or \
-            os.environ.get("NKI_SIMULATOR", "0") not in ("", "0"):
+            os.environ.get("NKI_SIMULATOR", "0") not in ("", "0") or stops_in(kernel) is not None:
         return True
     from .. import executors
     return not hasattr(executors, "run_kernel")

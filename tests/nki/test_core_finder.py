@@ -23,6 +23,7 @@ def run(tmp_path, code, package=None, **environment):
         for name, text in package.items():
             (tmp_path / "nki" / name).write_text(text)
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120,
+                          cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(tmp_path), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
