@@ -4,7 +4,7 @@ from __future__ import annotations
 import functools
 import keyword
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class Parameter:
     written: bool           # "Tensor(a!)"
     out: bool
     has_default: bool
-    default: Any
+    default: Any = field(hash=False)        # may be a list
 
     @property
     def tensor(self) -> bool:
