@@ -122,6 +122,10 @@ class NkiRecursionError(NkiError, RecursionError):
     """A kernel that calls itself without end."""
 
 
+class NkiWarning(UserWarning):
+    """An instruction that the hardware accepts and whose result it does not define."""
+
+
 # ---- opcache
 
 class CacheWarning(UserWarning):

@@ -5,6 +5,7 @@ import pytest
 
 import neuron_eager.nki.isa as nisa
 import neuron_eager.nki.language as nl
+from neuron_eager.errors import NkiUninitializedError, NkiWarning
 from neuron_eager.nki.isa.trial import Trial
 
 F32, BF16 = np.float32, ml_dtypes.bfloat16
@@ -62,6 +63,25 @@ def test_zeroed_psum_gives_the_plain_sum(t):
     for _ in range(3):
         nisa.nc_matmul(dst, t.tile(A), t.tile(B))
     np.testing.assert_allclose(dst.numpy(), 3 * (A.T @ B), rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_that_starts_nowhere_is_refused(t):
+    with pytest.raises(NkiUninitializedError, match="accumulate = True: dst reads what nothing has written"):
+        nisa.nc_matmul(t.empty((40, 70), buffer="psum"), t.tile(A), t.tile(B), accumulate=True)
+
+
+def test_a_sum_onto_something_else_is_undefined_before_trn3(t):
+    dst = t.empty((40, 70), buffer="psum")
+    nisa.memset(dst, 1.0)
+    nisa.nc_matmul(dst, t.tile(A), t.tile(B), accumulate=True)
+    np.testing.assert_allclose(dst.numpy(), 1 + A.T @ B, rtol=1e-4, atol=1e-4)
+    with Trial("trn2") as older:
+        dst = older.empty((40, 70), buffer="psum")
+        nisa.memset(dst, 1.0)
+        with pytest.warns(NkiWarning, match="an instruction other than a matmul has written"):
+            nisa.nc_matmul(dst, older.tile(A), older.tile(B), accumulate=np.bool_(True))
+        nisa.nc_matmul(dst, older.tile(A), older.tile(B), accumulate=np.bool_(False))
+        np.testing.assert_allclose(dst.numpy(), A.T @ B, rtol=1e-4, atol=1e-4)
 
 
 def test_more_than_two_dimensions(t):

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 
+from ...errors import NkiUninitializedError, NkiWarning
 from .. import limits as chip
 from ..limits import Limits
 from ..program import Instr
@@ -29,6 +31,8 @@ def nc_matmul(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stati
     perf_mode.double_row (trn2, fp8): K runs over partitions and a first free dimension of 2. tile_position, tile_size:
     (row, column), both or none.
     """
+    if accumulate is not None:
+        accumulate = bool(accumulate)
     machine, i = begin("nc_matmul", ("dst",), ("stationary", "moving"), "tensor",
                        {"dst": dst, "stationary": stationary, "moving": moving,
                         "is_stationary_onezero": is_stationary_onezero, "is_moving_onezero": is_moving_onezero,
@@ -45,7 +49,21 @@ def nc_matmul(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stati
         _sizes(i, limits, dst, stationary, moving)
         if tile_position or tile_size:
             _tiling(i, limits, stationary)
+        if accumulate and dst.storage.psum_state is None and not dst.dynamic:
+            onto_no_product(i, limits, dst)
     return machine.issue(i)
+
+
+def onto_no_product(i: Instr, limits: Limits, dst: NkiTensor) -> None:
+    """accumulate=True where no matmul has written: undefined for fresh PSUM, and before trn3 for any other content."""
+    if dst.storage.first_use < 0:
+        raise NkiUninitializedError(checks.explain(
+            i, "accumulate", "= True: dst reads what nothing has written. The first matmul overwrites: accumulate=False, "
+                             "or None to let the first write overwrite and later ones add"), i.loc)
+    if not limits.at_least(4):
+        text = checks.explain(i, "accumulate", "= True adds to a dst that an instruction other than a matmul has written, "
+                                               "which this target does not define")
+        warnings.warn(text, NkiWarning, stacklevel=3)
 
 
 def _dtypes(i: Instr, limits: Limits, dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:

@@ -7,7 +7,7 @@ from ..semantics.mx import scale_partitions
 from ..tensor import NkiTensor
 from . import checks
 from ._issue import begin
-from .matmul import _tiling
+from .matmul import _tiling, onto_no_product
 
 _PACKED = ("float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4")
 _SCALES = ("float8_e8m0fnu", "uint8")
@@ -65,6 +65,8 @@ def nc_matmul_mx(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, stati
     stationary, moving: float8_e5m2_x4, float8_e4m3fn_x4 or float4_e2m1fn_x4 in SBUF; K a multiple of 32, M even and at
     most 128, N at most 4096 (float32 dst) or 8192 (bfloat16). Scales as quantize_mx writes them. dst in PSUM.
     """
+    if accumulate is not None:
+        accumulate = bool(accumulate)
     machine, i = begin("nc_matmul_mx", ("dst",), ("stationary", "moving", "stationary_scale", "moving_scale"), "tensor",
                        {"dst": dst, "stationary": stationary, "moving": moving, "stationary_scale": stationary_scale,
                         "moving_scale": moving_scale, "tile_position": tile_position, "tile_size": tile_size,
@@ -97,5 +99,7 @@ def nc_matmul_mx(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, stati
         _scale(i, "moving_scale", moving, count)
         if tile_position or tile_size:
             _tiling(i, limits, stationary, columns_tiled=False)
+        if accumulate and dst.storage.psum_state is None and not dst.dynamic:
+            onto_no_product(i, limits, dst)
     return machine.issue(i)
 
