@@ -58,11 +58,11 @@ def onto_no_product(i: Instr, limits: Limits, dst: NkiTensor) -> None:
     """accumulate=True where no matmul has written: undefined for fresh PSUM, and before trn3 for any other content."""
     if dst.storage.first_use < 0:
         raise NkiUninitializedError(checks.explain(
-            i, "accumulate", "= True: dst reads what nothing has written. The first matmul overwrites: accumulate=False, "
-                             "or None to let the first write overwrite and later ones add"), i.loc)
+            i, "accumulate", "= True: dst reads what nothing has written. The first matmul overwrites: "
+                             "accumulate=False, or None to let the first write overwrite and later ones add"), i.loc)
     if not limits.at_least(4):
-        text = checks.explain(i, "accumulate", "= True adds to a dst that an instruction other than a matmul has written, "
-                                               "which this target does not define")
+        text = checks.explain(i, "accumulate", "= True adds to a dst that an instruction other than a matmul has "
+                                               "written, which this target does not define")
         warnings.warn(text, NkiWarning, stacklevel=3)
 
 
