@@ -5,6 +5,10 @@ import sys
 
 import torch
 
+from . import selftest
+
+selftest.check_names()      # before the other modules use them
+
 _libraries: list[torch.library.Library] = []      # registrations last as long as their Library object
 
 
@@ -12,14 +16,13 @@ def initialize() -> None:
     """Register the device. Once per process; later calls do nothing.
 
     Raises:
-        UnsupportedTorchError: this PyTorch lacks a name the device is built on.
+        UnsupportedTorchError: this PyTorch does not do what the device is built on.
         DeviceOwnedError: another package has PyTorch's one place for such a device.
     """
     if _libraries:
         return
-    from . import engine, registration, selftest
+    from . import engine, registration
     registration.refuse_other_owner()
-    selftest.check_names()
     engine.start()      # before the guard is registered: see engine.py
     engine.stay_in_calling_thread()
 

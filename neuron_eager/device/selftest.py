@@ -10,7 +10,6 @@ import operator
 import torch
 
 from ..errors import UnsupportedTorchError
-from . import memory
 
 SUPPORTED = "2.13 and 2.14"
 
@@ -21,7 +20,10 @@ _NAMES = (
     "utils.backend_registration._setup_privateuseone_for_python_backend", "autograd._engine_run_backward",
     "autograd.graph._engine_run_backward", "_tensor_str._tensor_str", "UntypedStorage._swap_data_ptr_",
     "UntypedStorage.resize_", "Tensor.__dlpack_device__", "__future__.set_swap_module_params_on_conversion",
-    "library.fallthrough_kernel", "library.Library.fallback",
+    "library.fallthrough_kernel", "library.Library.fallback", "_C._dynamo.eval_frame.set_code_exec_strategy",
+    "_C._dynamo.eval_frame._FrameExecStrategy", "_C._dynamo.eval_frame._FrameAction",
+    "nn.parameter.UninitializedTensorMixin._allowed_methods", "nn.modules.lazy.LazyModuleMixin",
+    "_ops.OpOverload.redispatch", "_C._autograd.DeviceType.PrivateUse1",
 )
 
 
@@ -39,6 +41,7 @@ def check_names() -> None:
 
 def check_memory() -> None:
     """Raise UnsupportedTorchError if a tensor does not pass through DLPack to the device and back as it was."""
+    from . import memory
     cpu = torch.arange(6, dtype=torch.float32, device="cpu").view(2, 3)[:, 1:]
     there = memory.retag(cpu, memory.NEURON)
     back = memory.retag(there, memory.CPU)

@@ -12,6 +12,7 @@ import torch
 import torch.multiprocessing.reductions as reductions
 
 from . import devices, memory
+from .storage import storage_bytes
 
 
 def _rebuild(cls: type, content: bytes, dtype: torch.dtype, shape: tuple[int, ...], index: int,
@@ -37,6 +38,17 @@ def _reduce(tensor: torch.Tensor) -> Any:
     return _rebuild, (type(tensor), content, cpu.dtype, tuple(cpu.shape), tensor.device.index, tensor.requires_grad)
 
 
+def _rebuild_storage(content: bytes, index: int) -> torch.UntypedStorage:
+    return _rebuild(torch.Tensor, content, torch.uint8, (len(content),), index, False).untyped_storage()
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != devices.NAME:
+        return reductions.reduce_storage(storage)
+    return _rebuild_storage, (storage_bytes(storage).numpy().tobytes(), storage.device.index)
+
+
 def register() -> None:
+    ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
     ForkingPickler.register(torch.Tensor, _reduce)
     ForkingPickler.register(torch.nn.Parameter, _reduce)

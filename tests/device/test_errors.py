@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from neuron_eager import errors
-from neuron_eager.device import selftest
+from neuron_eager.device import memory, selftest
 
 
 def test_data_across_devices():
@@ -39,9 +39,14 @@ def test_a_missing_private_name_is_named(monkeypatch):
         selftest.check_names()
 
 
+def test_a_torch_without_them_is_refused_at_import(python):
+    error = python("import torch; del torch._C._to_dlpack; import neuron_eager", fails=True)
+    assert "UnsupportedTorchError" in error and "torch._C._to_dlpack" in error and error.count("Traceback") == 1
+
+
 def test_dlpack_that_copies_is_noticed(monkeypatch):
-    plain = selftest.memory.retag
-    monkeypatch.setattr(selftest.memory, "retag", lambda t, *rest: plain(t.contiguous() if t.is_cpu else t, *rest))
+    plain = memory.retag
+    monkeypatch.setattr(memory, "retag", lambda t, *rest: plain(t.contiguous() if t.is_cpu else t, *rest))
     with pytest.raises(errors.UnsupportedTorchError, match="zero-copy"):
         selftest.check_memory()
 

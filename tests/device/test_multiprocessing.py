@@ -1,4 +1,6 @@
 """Other processes: spawn, fork, queues, data loaders."""
+import pickle
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -64,6 +66,17 @@ def test_a_graph_is_not_sent():
         ForkingPickler.dumps(x * 2)
 
 
+def test_storages_and_other_dtypes_are_sent():
+    from multiprocessing.reduction import ForkingPickler
+    for x in (torch.UntypedStorage([1, 2, 3], device="neuron"), torch.UntypedStorage(0, device="neuron")):
+        y = pickle.loads(ForkingPickler.dumps(x))
+        assert y.is_neuron and y.tolist() == x.tolist()
+    for dtype in (torch.float8_e5m2, torch.bool, torch.cfloat, torch.int64):
+        x = torch.tensor([[0, 1], [1, 0]]).to(dtype).neuron().t()
+        y = pickle.loads(ForkingPickler.dumps(x))
+        assert y.dtype == dtype and torch.equal(y.cpu().view(torch.uint8), x.cpu().contiguous().view(torch.uint8))
+
+
 def test_share_memory_is_harmless():
     x = torch.randn(3, device="neuron")
     assert x.share_memory_() is x
@@ -79,9 +92,11 @@ def test_data_loader(workers, pin):
     assert all(b.is_pinned() == pin for b in batches)
 
 
-def test_data_loader_of_neuron_tensors():
-    for (batch,) in DataLoader(TensorDataset(torch.randn(8, 3, device="neuron")), 4):
-        assert batch.is_neuron
+@pytest.mark.parametrize("workers", [0, 1])
+def test_data_loader_of_neuron_tensors(workers):
+    data = torch.randn(8, 3, device="neuron")
+    batches = [b for (b,) in DataLoader(TensorDataset(data), 4, num_workers=workers, timeout=60 if workers else 0)]
+    assert torch.equal(torch.cat(batches), data)
 
 
 def test_pinning():
