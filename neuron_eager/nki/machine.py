@@ -10,6 +10,7 @@ from .dtypes import DType
 from .location import here
 
 if TYPE_CHECKING:
+    from .limits import Limits
     from .program import Instr
     from .registers import VirtualRegister
     from .tensor import NkiTensor
@@ -21,6 +22,7 @@ class Machine(Protocol):
     checks: bool            # whether instructions check the limits of the target
     tracing: bool           # True: no values
     target: str             # "trn1", "trn2" or "trn3"
+    limits: Limits          # of the target
     core: int               # which core of the logical core this is
     cores: int
 
