@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from .irtypes import F32, F64, I1, I32, I64, Value, const, declare, element_of, lanes_of, like, suffix
+from .irtypes import F32, F64, I1, I32, I64, Value, const, declare, element_of, lanes_of, like, number_of, suffix
 
 CONTRACT = ("contract",)
 ROUND_MAGIC = 12582912.0          # 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer, held in the low mantissa bits
@@ -256,8 +256,13 @@ class Elementary:
         return self.b.fmul(self.log(x), self.c(x, 0.4342944819032518))
 
     def power(self, x: Value, y: Value) -> Value:
-        """0.6 ulp: exp(y log|x|) in double. Signs, zeros and infinities as C pow."""
-        b = self.b
+        """0.6 ulp: exp(y log|x|) in double. Signs, zeros and infinities as C pow.
+
+        A constant exponent for which torch.pow takes a product, root or quotient takes the same: 1.5 ulp.
+        """
+        b, short = self.b, number_of(y)
+        if short in SHORT_POWERS:
+            return SHORT_POWERS[short](self, x)
         one, zero, inf = self.c(x, 1), self.c(x, 0), self.c(x, math.inf)
         magnitude = self.abs(x)
         wide = like(x, F64)
@@ -414,6 +419,17 @@ class Elementary:
             r = b.insert_element(r, b.call(scalar, [b.extract_element(a, k) for a in f.args]), k)
         b.ret(r)
         return f
+
+
+SHORT_POWERS: dict[float | None, Callable[[Elementary, Value], Value]] = {
+    1.0: lambda m, x: x,
+    2.0: lambda m, x: m.square(x),
+    3.0: lambda m, x: m.b.fmul(m.square(x), x),
+    0.5: lambda m, x: m.sqrt(x),
+    -0.5: lambda m, x: m.rsqrt(x),
+    -1.0: lambda m, x: m.reciprocal(x),
+    -2.0: lambda m, x: m.reciprocal(m.square(x)),
+}
 
 
 def _float32(value: float) -> float:

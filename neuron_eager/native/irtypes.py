@@ -38,9 +38,9 @@ BF16 = BFloat()
 class Splat(ir.Constant):
     """A vector constant with equal lanes, in LLVM's short form: a list of lanes is several times slower to parse."""
 
-    def __init__(self, vector: ir.VectorType, literal: str) -> None:
+    def __init__(self, vector: ir.VectorType, literal: str, number: float) -> None:
         ir.Constant.__init__(self, vector, ir.Undefined)
-        self.literal = literal
+        self.literal, self.number = literal, number
 
     def get_reference(self) -> str:
         return f"splat ({self.type.element} {self.literal})"
@@ -113,10 +113,18 @@ def const(t: ir.Type, value: float) -> Value:
     if isinstance(e, ir.IntType):
         number = int(value) % (1 << e.width)
         number -= (number >> (e.width - 1)) << e.width if e.width > 1 else 0
-        return Splat(t, str(number)) if isinstance(t, ir.VectorType) else ir.Constant(t, number)
+        return Splat(t, str(number), number) if isinstance(t, ir.VectorType) else ir.Constant(t, number)
     if isinstance(t, ir.VectorType):
-        return Splat(t, float_literal(e, value))
+        return Splat(t, float_literal(e, value), value)
     return ir.Constant(t, value)
+
+
+def number_of(v: Value) -> float | None:
+    """The number that a constant holds in every lane; None for anything else."""
+    if isinstance(v, Splat):
+        return v.number
+    number = getattr(v, "constant", None) if isinstance(v, ir.Constant) else None
+    return number if isinstance(number, int | float) else None
 
 
 def k64(value: int) -> Value:

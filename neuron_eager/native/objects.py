@@ -7,27 +7,44 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import Unavailable
 from .elf import load_object
 from .target import Target, current
 
 
-class Store(Protocol):
-    """Where objects are kept between processes. `get` returns None for what it does not have."""
+class Store:
+    """Where objects are kept between processes. A store gives `get` and `put`; the rest is up to it."""
 
-    def get(self, key: str) -> bytes | None: ...
+    def get(self, key: str) -> bytes | None:
+        """What is kept under a key, or None."""
+        raise NotImplementedError
 
-    def put(self, key: str, data: bytes) -> None: ...
+    def put(self, key: str, data: bytes) -> None:
+        raise NotImplementedError
+
+    def key(self, name: str, text: str, target: Target) -> str:
+        """What it calls the object made from `text` for a target."""
+        return key_of(text, target)
+
+    def obtain(self, name: str, text: str, target: Target, compile: Callable[[], bytes]) -> bytes:
+        """The object, made by `compile()` if there is none."""
+        key = self.key(name, text, target)
+        data = self.get(key)
+        if data is None:
+            data = compile()
+            self.put(key, data)
+        return data
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Objects of this process only."""
 
     def __init__(self) -> None:
@@ -61,6 +78,15 @@ _machines: dict[Target, Any] = {}
 _lock = threading.RLock()
 
 
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock: the child has no such thread."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def set_store(store: Store) -> None:
     """Keep objects in `store` from here on; what is loaded stays loaded."""
     global _store
@@ -79,17 +105,16 @@ def obtain(name: str, key_text: str, make: Callable[[], Any], target: Target | N
     Raises `Unavailable` where native code can not be generated or run.
     """
     target = target or current()
-    key = key_of(key_text, target)
+    key = _store.key(name, key_text, target)
     found = _loaded.get(key)
     if found is not None:
         return found
     with _lock:
-        found = find(key, target, name)
+        found = _loaded.get(key)
         if found is None:
             times: dict[str, float] = {}
-            data = compile_object(make, target, times)
-            _store.put(key, data)
-            found = _loaded[key] = _load(name, key, data, target, False, times)
+            data = _store.obtain(name, key_text, target, lambda: compile_object(make, target, times))
+            found = _loaded[key] = _load(name, key, data, target, not times, times)
     return found
 
 

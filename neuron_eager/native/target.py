@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import platform
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Target:
     @property
     def lacking(self) -> str:
         """Why native code cannot be generated for this CPU; empty if it can."""
+        if self.cpu == "host" and sys.platform != "linux":
+            return f"no code generation for {sys.platform}"
         if self.arch == "aarch64":
             return ""
         if self.arch != "x86_64":

@@ -5,7 +5,7 @@ many threads to take is asked natively, once per large call, from at::get_num_th
 torch.get_num_threads(). OpenMP's own omp_get_max_threads differs in a Python thread that has not run torch code yet:
 torch.set_num_threads of another thread has not arrived there. One thread is taken for small work, inside a parallel
 section, and in a forked child, where entering a pool that the parent used would hang.
-Where torch brings no libgomp (macOS), everything runs on one thread.
+Where torch brings no libgomp, everything runs on one thread.
 """
 from __future__ import annotations
 

@@ -206,6 +206,14 @@ def test_power(apply):
     assert error.max() <= 0.6, (error[i], x[i], y[i], got[i], wanted[i])
 
 
+@pytest.mark.parametrize("exponent", [1, 2, 3, 0.5, -0.5, -1, -2, 2.5, 0])
+def test_power_of_a_constant(exponent, apply):
+    x = np.concatenate([np.linspace(0, 40, 1001), [inf, nan, 1e-38, 1e30]]).astype(F)
+    got = apply(lambda build, v: build.m.power(v, build.const(exponent)), x)
+    error = ulps(got, exact(lambda v: torch.pow(v, exponent), x))
+    assert error.max() <= 1.5
+
+
 @pytest.mark.parametrize("name", COMPARE)
 def test_comparisons(name, apply):
     x, y = pairs()

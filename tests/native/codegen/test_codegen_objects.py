@@ -89,7 +89,7 @@ def test_a_warm_process_imports_no_compiler(tmp_path):
 import ctypes, sys
 from neuron_eager.native import library, objects, target, threads
 assert target.host().key_text
-class Store:
+class Store(objects.Store):
     def get(self, key): return open({str(path)!r}, "rb").read()
     def put(self, key, data): raise AssertionError
 objects.set_store(Store())
