@@ -223,8 +223,12 @@ class _Writer:
         if p.tensors:
             if p.written:
                 function = "host_written"
-            test = " if t is not None else None" if "Optional[Tensor]" in p.type else ""
-            value = f"[{function}(t){test} for t in {p.name}]"
+            one = f"{function}(t)"
+            for written in self.written():
+                one = f"h_{written.name} if t is {written.name} else {one}"
+            if "Optional[Tensor]" in p.type:
+                one = f"None if t is None else {one}"
+            value = f"[{one} for t in {p.name}]"
             return f"h_{p.name} = {value}" + (f" if {p.name} is not None else None" if p.optional else "")
         if p.written:
             function = "host_out" if p.out else "host_written"
@@ -241,15 +245,17 @@ class _Writer:
     def written(self) -> list[Parameter]:
         return [p for p in self.tensors if p.written]
 
-    def share_storage(self) -> list[str]:
-        written, read = self.written(), [p for p in self.tensors if not p.written]
-        if len(written) != 1 or not read:
+    def share_storage(self, resizable: bool = False) -> list[str]:
+        """What gives arguments on the storage of the written one aliases on one storage; nothing where none can be."""
+        written = self.written()
+        read = [p for p in self.sig.parameters if (p.tensor or p.tensors) and not p.written]
+        if len(written) != 1 or not read or any(p.keyword in CPU_ARGUMENTS.get(self.sig.name, ()) for p in read):
             return []
-        w = written[0].name
-        test = " or ".join(f"overlaps({w}, {p.name})" for p in read)
-        return [f"if {test}:",
-                f"    {', '.join('h_' + p.name for p in (written[0], *read))} = "
-                f"on_one_storage({', '.join(p.name for p in (written[0], *read))})"]
+        w, others = written[0].name, ", ".join(p.name for p in read)
+        same = ", same=True" if resizable else ""
+        test = " or ".join(f"overlaps({w}, {p.name}{same})" for p in read)
+        return [f"if {test}:", f"    h_{w}, {', '.join('h_' + p.name for p in read)}"
+                f" = on_one_storage({w}, {others}{', resizable=True' if resizable else ''})"]
 
     # ---- the call
 
@@ -274,6 +280,9 @@ class _Writer:
         if not self.outs:
             return [("" if self.returns_argument() else "result = ") + call]
         retry = [f"h_{p.name} = fresh_out({p.name})" for p in self.outs]
+        shared = self.share_storage(resizable=True)
+        if shared:
+            retry = [*shared, "else:", *_indent(retry)]
         return ["try:", f"    {call}", "except RuntimeError as error:", "    if not cannot_resize(error):",
                 "        raise", *_indent(retry), *_indent([call]),
                 *(f"settle_out({p.name}, h_{p.name})" for p in self.outs)]

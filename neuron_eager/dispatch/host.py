@@ -76,7 +76,9 @@ def host_out(tensor: torch.Tensor) -> torch.Tensor:
     """What an op gets for its `out`: an alias, or, where PyTorch would resize without a word, something resizable."""
     if tensor.is_cpu:
         raise OnHost
-    return host(tensor) if tensor.numel() else fresh_out(tensor)
+    if tensor.numel():
+        return host(tensor)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
 def fresh_out(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,18 +118,45 @@ def neuron(tensor: Any, index: int = 0) -> Any:
     return memory.account(_from_dlpack(capsule), index)
 
 
-def overlaps(written: torch.Tensor, other: Any) -> bool:
-    """Whether two different tensors share a storage. PyTorch's own overlap checks need both aliases on one storage."""
-    return other is not written and isinstance(other, torch.Tensor) and _is_alias_of(written, other)
+def overlaps(written: torch.Tensor, other: Any, same: bool = False) -> bool:
+    """Whether a tensor other than `written`, or one of a list, shares a storage with it. same: or is `written` itself.
+
+    PyTorch's own overlap checks need both aliases on one storage then.
+    """
+    if isinstance(other, (list, tuple)):
+        return any(overlaps(written, t, same) for t in other)
+    return (same or other is not written) and isinstance(other, torch.Tensor) and _is_alias_of(written, other)
 
 
-def on_one_storage(written: torch.Tensor, *tensors: Any) -> list[Any]:
-    """Host aliases of `written` and `tensors` where those that share the storage of `written` share one on the host."""
-    base = storage.storage_bytes(written.untyped_storage()).untyped_storage()
-    return [
-        torch.empty(0, dtype=t.dtype, device="cpu").set_(base, t.storage_offset(), t.shape, t.stride())
-        if isinstance(t, torch.Tensor) and _is_alias_of(written, t) else host(t)
-        for t in (written, *tensors)]
+def on_one_storage(written: torch.Tensor, *others: Any, resizable: bool = False) -> list[Any]:
+    """Host aliases of `written` and of tensors and lists of tensors, where those that share the storage of `written`
+    share one on the host. resizable: on a copy of that storage."""
+    memory_of_all = storage.storage_bytes(written.untyped_storage())
+    base = (memory_of_all.clone() if resizable else memory_of_all).untyped_storage()
+    first: list[torch.Tensor] = []
+
+    def alias(t: Any) -> Any:
+        if isinstance(t, (list, tuple)):
+            return [alias(element) for element in t]
+        if t is written and first:
+            return first[0]
+        if isinstance(t, torch.Tensor) and _is_alias_of(written, t):
+            whole = torch.empty(0, dtype=t.dtype, device="cpu")
+            return whole.set_(base, t.storage_offset(), t.shape, t.stride())
+        return host(t)
+    first.append(alias(written))
+    return [*first, *(alias(t) for t in others)]
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the memory from first to last element of one tensor ends before the other's begins."""
+    (start_a, end_a), (start_b, end_b) = _range(a), _range(b)
+    return end_a <= start_b or end_b <= start_a
+
+
+def _range(t: torch.Tensor) -> tuple[int, int]:
+    elements = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+    return t.data_ptr(), t.data_ptr() + elements * t.element_size()
 
 
 def index_of(*values: Any) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..device import memory, plumbing
 from ..errors import UnsupportedLayoutError
+from . import host
 
 aten = torch.ops.aten
 
@@ -93,9 +94,14 @@ def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, 
 def copies(entry: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """The kernel of `_copy_from`: casts and changes of layout on one device are compute; the rest is a transfer.
 
-    entry() gives what runs them. A lazily conjugated or negated source keeps to the transfer, which resolves it.
+    entry() gives what runs them. A lazily conjugated or negated source keeps to the transfer, which resolves it. Source
+    and target that overlap are PyTorch's to judge, on aliases that share a storage as they do.
     """
     def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+        if host.overlaps(dst, self) and self.numel() and not host.apart(dst, self):
+            target, source = host.on_one_storage(dst, self)
+            target.copy_(source)
+            return dst
         if self.device == dst.device and not (self.is_conj() or self.is_neg() or dst.is_conj() or dst.is_neg()) and (
                 self.dtype != dst.dtype or self.stride() != dst.stride() or not self.is_contiguous()):
             return entry()(self, dst)

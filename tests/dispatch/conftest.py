@@ -1,6 +1,7 @@
 """What dispatch tests share: a clean tracking state, quiet logs, and an executor whose kernels are NumPy functions."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import logging
@@ -38,16 +39,28 @@ def clean(monkeypatch, tmp_path):
     config.changed()
 
 
-@pytest.fixture
-def without_kernels():
-    """Every op takes the fallback, also those for which the package has kernels."""
+@contextlib.contextmanager
+def _fallback_only():
     routes.registered()
     kernels = dict(routes._kernels)
     for op in kernels:
-        neuron_eager.dispatch.unregister_kernel(op)
+        neuron_eager.unregister_kernel(op)
     yield
     for op, route in kernels.items():
         routes._set(op, route)
+
+
+@pytest.fixture
+def without_kernels():
+    """Every op takes the fallback, also those for which the package has kernels."""
+    with _fallback_only():
+        yield
+
+
+@pytest.fixture(scope="module")
+def without_kernels_in_module():
+    with _fallback_only():
+        yield
 
 
 def _array(pointer, spec):
