@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import config
+from ..config import config
 from ..errors import NkiShapeError, NkiTypeError
 from . import limits, psum
 from .buffers import MemoryRegion
@@ -91,7 +91,7 @@ class BaseMachine:
         if found is True or found is False:
             instr.args["accumulate"] = found
             return
-        boxes = psum.unwritten_boxes(found)     # type: ignore[arg-type]
+        boxes = psum.unwritten_boxes(found)
         if len(boxes) > 64:
             raise NkiShapeError(f"{instr.op}: dst {dst.describe()} overlaps what earlier matmuls wrote in {len(boxes)} "
                                 "pieces; pass accumulate=True or False", instr.loc)

@@ -58,7 +58,8 @@ def stops_in(kernel: Kernel) -> str | None:
 
 def reachable_functions(function: FunctionType) -> list[FunctionType]:
     """A function and the author's functions that it names, directly or through others; not those of libraries."""
-    todo, found = [function], []
+    todo = [function]
+    found: list[FunctionType] = []
     while todo:
         current = todo.pop()
         if any(current.__code__ is f.__code__ for f in found):

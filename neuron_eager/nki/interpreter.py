@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import config
+from ..config import config
 from ..errors import NkiError, NkiTypeError, NkiUninitializedError
 from . import access, machine, memory
 from .base import BaseMachine

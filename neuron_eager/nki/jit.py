@@ -27,7 +27,8 @@ class Kernel:
         if isinstance(func, Kernel):
             func = func.func
         functools.update_wrapper(self, func)
-        self.func, self.lnc, self.grid = func, lnc, grid
+        self.func: Callable[..., Any] = func
+        self.lnc, self.grid = lnc, grid
         self.schedule: tuple[Any, ...] = ()
         self.simulated = False
 
@@ -86,7 +87,8 @@ class Kernel:
 
     def invoke(self, arguments: Mapping[str, Any]) -> Any:
         """Call the function with arguments by parameter name."""
-        args, kwargs = [], {}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
         for name, parameter in self.signature.parameters.items():
             value = arguments.get(name, parameter.default)
             if parameter.kind is parameter.VAR_POSITIONAL:

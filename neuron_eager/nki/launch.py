@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import config
+from ..config import config
 from ..errors import NkiNotImplementedError, NkiTypeError
 from . import machine, memcheck, memory
 from .buffers import private_hbm, shared_hbm

@@ -42,7 +42,8 @@ def bytes_at(address: int, nbytes: int) -> np.ndarray:
     """The process's memory as a byte array; the caller keeps its owner alive."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)
+    owner: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    return np.frombuffer(owner, np.uint8)
 
 
 def span(shape: tuple[int, ...], byte_strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -18,7 +19,7 @@ class _Fields(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if _own_init(cls):
             return super().__call__(*args, **kwargs)
-        self = cls.__new__(cls)
+        self: Any = object.__new__(cls)     # type: ignore[arg-type]
         defaults = _fields(cls)
         if len(args) > len(defaults):
             raise TypeError(f"{cls.__name__} has {len(defaults)} fields, not {len(args)}")
@@ -80,8 +81,12 @@ def _fields(cls: type) -> dict[str, Callable[[], Any]]:
                     value = None if value is dataclasses.MISSING else value
                 elif isinstance(value, types.MemberDescriptorType):
                     value = None
-                out[name] = lambda value=value: value
+                out[name] = functools.partial(_same, value)
     return out
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _is_data(name: str, value: Any) -> bool:

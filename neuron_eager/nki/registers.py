@@ -34,7 +34,7 @@ class VirtualRegister:
         raise self._refuse("turned into a Python int", "use nl.fori_loop for loops, .ap(scalar_offset=register) or "
                                                        "nl.ds(register, size) for addresses")
 
-    __int__ = __float__ = __index__     # type: ignore[assignment]
+    __int__ = __float__ = __index__
 
     def __eq__(self, other: object) -> bool:
         if other is None or self is other:

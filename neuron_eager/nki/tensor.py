@@ -9,6 +9,7 @@ from ..errors import NkiIndexError, NkiTypeError, NkiValueNeededError
 from . import views
 from .buffers import MemoryRegion
 from .dtypes import DType, as_dtype, float32
+from .indexing import index
 from .location import Loc, here
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Dynamic(NamedTuple):
     index[j % group, j // group]. A valid index is in 0 ≤ index < size.
     """
 
-    index: VirtualRegister | NkiTensor
+    index: VirtualRegister | NkiTensor      # type: ignore[assignment]
     byte_stride: int
     kind: str
     size: int
@@ -120,7 +121,7 @@ class NkiTensor:
                          self.dynamic if dynamic is None else dynamic)
 
     def __getitem__(self, key: Any) -> NkiTensor:
-        return views.index(self, key)
+        return index(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy `value` (a tensor of as many elements, or a number) into the view; on chip or DMA, as it needs."""

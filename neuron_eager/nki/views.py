@@ -5,12 +5,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NkiIndexError, NkiShapeError, NkiTypeError
+from ..errors import NkiTypeError
 from .dtypes import DType
+from .indexing import bad, check_index, move, out_of_range, to_int
 from .location import here
 
 if TYPE_CHECKING:
-    from .tensor import Dynamic, NkiTensor
+    from .tensor import NkiTensor
 
 Ints = tuple[int, ...]
 
@@ -28,19 +29,11 @@ def is_contiguous(shape: Sequence[int], byte_strides: Sequence[int], itemsize: i
     return all(n == 1 or a == b for n, a, b in zip(shape, byte_strides, contiguous(shape, itemsize)))
 
 
-def _bad(t: NkiTensor, detail: str) -> NkiShapeError:
-    return NkiShapeError(f"{detail}; tensor {t.describe()}", here())
-
-
-def _out(t: NkiTensor, detail: str) -> NkiIndexError:
-    return NkiIndexError(f"{detail}; tensor {t.describe()}", here())
-
-
 def _dim(t: NkiTensor, dim: int) -> int:
     if not isinstance(dim, int):
         raise NkiTypeError(f"a dimension must be an int, not {type(dim).__name__}; tensor {t.describe()}", here())
     if not -len(t.shape) <= dim < len(t.shape):
-        raise _out(t, f"there is no dimension {dim}")
+        raise out_of_range(t, f"there is no dimension {dim}")
     return dim % len(t.shape)
 
 
@@ -53,156 +46,15 @@ def _put(values: Ints, dim: int, *new: int) -> Ints:
     return values[:dim] + new + values[dim + 1:]
 
 
-# ---- indexing
-
-def index(t: NkiTensor, key: Any) -> NkiTensor:
-    """`t[key]`: ints, slices with step, Ellipsis, negative indices, nl.ds, registers.
-
-    On chip an int on dimension 0 keeps that dimension with size 1, and the result has at least two dimensions; in HBM
-    an int removes its dimension, and the result has at least one.
-    """
-    if type(key) is not tuple:
-        key = (key,)
-    rank = len(t.shape)
-    for position, part in enumerate(key):
-        if part is Ellipsis:
-            key = key[:position] + (slice(None),) * (rank - len(key) + 1) + key[position + 1:]
-            break
-    if len(key) > rank:
-        raise _out(t, f"{len(key)} indices for {rank} dimensions")
-    chip = t.storage.buffer.on_chip
-    offset, dynamic = t.byte_offset, t.dynamic
-    shape: list[int] = []
-    strides: list[int] = []
-    for d, (n, stride) in enumerate(zip(t.shape, t.byte_strides)):
-        part = key[d] if d < len(key) else _ALL
-        kind = type(part)
-        if kind is slice:
-            if part == _ALL:
-                shape.append(n)
-                strides.append(stride)
-                continue
-            start, count, step = _slice(t, d, part, n)
-            offset += start * stride
-            shape.append(count)
-            strides.append(stride * step)
-        elif kind is int:
-            if not -n <= part < n:
-                raise _out(t, f"index {part} is outside dimension {d} of size {n}")
-            offset += (part % n) * stride
-            if chip and d == 0:
-                shape.append(1)
-                strides.append(stride)
-        else:
-            offset, dynamic, count = _special(t, d, part, offset, dynamic)
-            if count is not None or (chip and d == 0):
-                shape.append(1 if count is None else count)
-                strides.append(stride)
-    minimum = 2 if chip else 1
-    while len(shape) < minimum:
-        shape.append(1)
-        strides.append(t.dtype.itemsize)
-    return t._view(offset, tuple(shape), tuple(strides), dynamic)
-
-
-_ALL = slice(None)
-
-
-def _slice(t: NkiTensor, d: int, part: slice, n: int) -> tuple[int, int, int]:
-    """(start, count, step) of a slice; bounds beyond the dimension are errors, not clipped."""
-    start, stop, step = part.start, part.stop, part.step
-    if step is None and type(start) is int and type(stop) is int and 0 <= start < stop <= n:
-        return start, stop - start, 1
-    step = 1 if step is None else _int(t, step)
-    start = 0 if start is None else _int(t, start)
-    stop = n if stop is None else _int(t, stop)
-    if step < 1:
-        raise _out(t, f"slice step {step} on dimension {d}; steps are positive")
-    start, stop = start + n if start < 0 else start, stop + n if stop < 0 else stop
-    if stop > n or start < 0 or start > n:
-        raise _out(t, f"slice {_slice_text(part)} goes beyond dimension {d} of size {n}; clip it with min(..., {n})")
-    count = max(0, -(-(stop - start) // step))
-    if count == 0:
-        raise _out(t, f"slice {_slice_text(part)} of dimension {d} of size {n} is empty")
-    return start, count, step
-
-
-def _slice_text(part: slice) -> str:
-    text = ":".join("" if v is None else str(v) for v in (part.start, part.stop))
-    return text if part.step is None else f"{text}:{part.step}"
-
-
-def _int(t: NkiTensor, value: Any) -> int:
-    from .registers import VirtualRegister
-    if isinstance(value, VirtualRegister):
-        raise NkiTypeError("a register cannot bound a slice; use nl.ds(register, size); tensor " + t.describe(), here())
-    try:
-        return int(value.__index__())
-    except AttributeError:
-        raise NkiTypeError(f"a slice bound must be an int, not {type(value).__name__}; tensor {t.describe()}",
-                           here()) from None
-
-
-def _special(t: NkiTensor, d: int, part: Any, offset: int,
-             dynamic: tuple[Dynamic, ...]) -> tuple[int, tuple[Dynamic, ...], int | None]:
-    """An index that is neither slice nor int: nl.ds, a register, a one-element tensor, an integer-like object."""
-    from .registers import VirtualRegister
-    from .tensor import DynamicSlice, NkiTensor
-    n, stride = t.shape[d], t.byte_strides[d]
-    start, size = (part.start, part.size) if isinstance(part, DynamicSlice) else (part, None)
-    count = 1 if size is None else size
-    if isinstance(start, (VirtualRegister, NkiTensor)):
-        limit = n - count + 1
-        if limit < 1:
-            raise _out(t, f"nl.ds of {count} elements is longer than dimension {d} of size {n}")
-        offset, dynamic = _move(t, start, stride, limit, offset, dynamic, d)
-        return offset, dynamic, size
-    if part is None:
-        raise NkiTypeError(f"None is not an index; use .expand_dim({d}); tensor {t.describe()}", here())
-    start = _int(t, start)
-    if size is None:
-        if not -n <= start < n:
-            raise _out(t, f"index {start} is outside dimension {d} of size {n}")
-        return offset + (start % n) * stride, dynamic, None
-    if start < 0 or start + size > n or size < 1:
-        raise _out(t, f"nl.ds({start}, {size}) goes beyond dimension {d} of size {n}")
-    return offset + start * stride, dynamic, size
-
-
-def _move(t: NkiTensor, by: Any, byte_stride: int, size: int, offset: int, dynamic: tuple[Dynamic, ...],
-          d: int) -> tuple[int, tuple[Dynamic, ...]]:
-    """Move an address by a register or a one-element tensor. A register whose value is known moves it at once."""
-    from .registers import VirtualRegister
-    from .tensor import Dynamic
-    if isinstance(by, VirtualRegister):
-        known = by.known
-        if known is not None:
-            if not 0 <= known < size:
-                raise _out(t, f"register value {known} is outside 0..{size - 1} on dimension {d}")
-            return offset + known * byte_stride, dynamic
-    else:
-        _check_index(t, by)
-        if by.size != 1:
-            raise _bad(t, f"a scalar index needs one element, not {by.describe()}")
-    if dynamic:
-        raise _bad(t, "an address has one run-time index only, and this view already has one")
-    return offset, (*dynamic, Dynamic(by, byte_stride, "scalar", size))
-
-
-def _check_index(t: NkiTensor, by: NkiTensor) -> None:
-    if by.dtype.kind not in "iu":
-        raise NkiTypeError(f"an index tensor must hold integers, not {by.describe()}; tensor {t.describe()}", here())
-
-
 # ---- named views
 
 def slice_dim(t: NkiTensor, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
     dim = _dim(t, dim)
-    start, end, step = _int(t, start), _int(t, end), _int(t, step)
+    start, end, step = to_int(t, start), to_int(t, end), to_int(t, step)
     n, stride = t.shape[dim], t.byte_strides[dim]
     if step < 1 or not 0 <= start < end <= n:
-        raise _out(t, f"slice(dim={dim}, start={start}, end={end}, step={step}) needs 0 <= start < end <= {n} and "
-                      "step >= 1")
+        raise out_of_range(t, f"slice(dim={dim}, start={start}, end={end}, step={step}) needs 0 <= start < end <= {n} "
+                              "and step >= 1")
     _not_indirect(t, dim, "sliced")
     return t._view(t.byte_offset + start * stride, _put(t.shape, dim, -(-(end - start) // step)),
                    _put(t.byte_strides, dim, stride * step))
@@ -210,7 +62,7 @@ def slice_dim(t: NkiTensor, dim: int, start: int, end: int, step: int = 1) -> Nk
 
 def _not_indirect(t: NkiTensor, dim: int, what: str) -> None:
     if any((d.kind == "vector" and dim == 0) or (d.kind == "indirect" and dim == 1) for d in t.dynamic):
-        raise _bad(t, f"dimension {dim} is indexed at run time and cannot be {what}")
+        raise bad(t, f"dimension {dim} is indexed at run time and cannot be {what}")
 
 
 def select(t: NkiTensor, dim: int, index: Any) -> NkiTensor:
@@ -221,14 +73,14 @@ def select(t: NkiTensor, dim: int, index: Any) -> NkiTensor:
     offset, dynamic = t.byte_offset, t.dynamic
     if isinstance(index, (NkiTensor, VirtualRegister)):
         if t.dynamic:
-            raise _bad(t, "only one run-time select per tensor; this view already has one")
+            raise bad(t, "only one run-time select per tensor; this view already has one")
         if t.storage.buffer.on_chip and dim == 0:
-            raise _bad(t, "the partition dimension cannot be selected at run time")
-        offset, dynamic = _move(t, index, stride, n, offset, dynamic, dim)
+            raise bad(t, "the partition dimension cannot be selected at run time")
+        offset, dynamic = move(t, index, stride, n, offset, dynamic, dim)
     else:
-        i = _int(t, index)
+        i = to_int(t, index)
         if not 0 <= i < n:
-            raise _out(t, f"select(dim={dim}, index={i}) is outside dimension {dim} of size {n}")
+            raise out_of_range(t, f"select(dim={dim}, index={i}) is outside dimension {dim} of size {n}")
         _not_indirect(t, dim, "selected")
         offset += i * stride
     if t.storage.buffer.on_chip and dim == 0:
@@ -243,12 +95,12 @@ def select(t: NkiTensor, dim: int, index: Any) -> NkiTensor:
 def vector_select(t: NkiTensor, dim: int, vector_offset: NkiTensor) -> NkiTensor:
     from .tensor import Dynamic
     if _dim(t, dim) != 0:
-        raise _bad(t, f"vector_select works on dimension 0, not {dim}")
+        raise bad(t, f"vector_select works on dimension 0, not {dim}")
     if t.storage.buffer.on_chip:
-        raise _bad(t, "vector_select needs a tensor in HBM")
+        raise bad(t, "vector_select needs a tensor in HBM")
     if t.dynamic:
-        raise _bad(t, "only one run-time select per tensor; this view already has one")
-    _check_index(t, vector_offset)
+        raise bad(t, "only one run-time select per tensor; this view already has one")
+    check_index(t, vector_offset)
     return t._view(t.byte_offset, _put(t.shape, 0, vector_offset.shape[0]), _put(t.byte_strides, 0, 0),
                    (Dynamic(vector_offset, t.byte_strides[0], "vector", t.shape[0]),))
 
@@ -256,18 +108,18 @@ def vector_select(t: NkiTensor, dim: int, vector_offset: NkiTensor) -> NkiTensor
 def permute(t: NkiTensor, dims: Sequence[int]) -> NkiTensor:
     dims = tuple(dims)
     if sorted(dims) != list(range(len(t.shape))):
-        raise _bad(t, f"permute{dims} is not a permutation of {tuple(range(len(t.shape)))}")
+        raise bad(t, f"permute{dims} is not a permutation of {tuple(range(len(t.shape)))}")
     if dims and dims[0] != 0 and _keeps_rows(t):
-        raise _bad(t, f"permute{dims} moves dimension 0; the partition dimension stays first")
+        raise bad(t, f"permute{dims} moves dimension 0; the partition dimension stays first")
     return t._view(t.byte_offset, tuple(t.shape[d] for d in dims), tuple(t.byte_strides[d] for d in dims))
 
 
 def broadcast(t: NkiTensor, dim: int, size: int) -> NkiTensor:
     dim = _dim(t, dim)
     if t.shape[dim] != 1:
-        raise _bad(t, f"broadcast(dim={dim}) needs a dimension of size 1, not {t.shape[dim]}")
+        raise bad(t, f"broadcast(dim={dim}) needs a dimension of size 1, not {t.shape[dim]}")
     if dim == 0 and _keeps_rows(t):
-        raise _bad(t, "the partition dimension cannot be broadcast by a view; use nl.broadcast_to or a matmul with "
+        raise bad(t, "the partition dimension cannot be broadcast by a view; use nl.broadcast_to or a matmul with "
                       "ones")
     return t._view(t.byte_offset, _put(t.shape, dim, size), _put(t.byte_strides, dim, 0))
 
@@ -275,10 +127,10 @@ def broadcast(t: NkiTensor, dim: int, size: int) -> NkiTensor:
 def expand_dim(t: NkiTensor, dim: int) -> NkiTensor:
     rank = len(t.shape)
     if not -rank - 1 <= dim <= rank:
-        raise _out(t, f"expand_dim({dim}) of {rank} dimensions")
+        raise out_of_range(t, f"expand_dim({dim}) of {rank} dimensions")
     dim %= rank + 1
     if dim == 0 and _keeps_rows(t):
-        raise _bad(t, "a dimension cannot be put before the partition dimension")
+        raise bad(t, "a dimension cannot be put before the partition dimension")
     stride = t.byte_strides[dim] * t.shape[dim] if dim < rank else t.dtype.itemsize
     return t._view(t.byte_offset, t.shape[:dim] + (1,) + t.shape[dim:],
                    t.byte_strides[:dim] + (stride,) + t.byte_strides[dim:])
@@ -287,22 +139,22 @@ def expand_dim(t: NkiTensor, dim: int) -> NkiTensor:
 def squeeze_dim(t: NkiTensor, dim: int) -> NkiTensor:
     dim = _dim(t, dim)
     if t.shape[dim] != 1:
-        raise _bad(t, f"squeeze_dim({dim}) needs a dimension of size 1, not {t.shape[dim]}")
+        raise bad(t, f"squeeze_dim({dim}) needs a dimension of size 1, not {t.shape[dim]}")
     if dim == 0 and _keeps_rows(t):
-        raise _bad(t, "the partition dimension cannot be squeezed")
+        raise bad(t, "the partition dimension cannot be squeezed")
     return t._view(t.byte_offset, _put(t.shape, dim), _put(t.byte_strides, dim))
 
 
 def infer(t: NkiTensor, shape: Sequence[int], size: int) -> Ints:
     """`shape` with one -1 replaced so that the product is `size`; an error if it cannot be."""
-    out = tuple(_int(t, n) for n in shape)
+    out = tuple(to_int(t, n) for n in shape)
     unknown = out.count(-1)
     if unknown == 1:
         known = -math.prod(out)
         if known and size % known == 0:
             return tuple(size // known if n == -1 else n for n in out)
     if unknown or math.prod(out) != size or any(n < 0 for n in out):
-        raise _bad(t, f"{list(out)} does not have {size} elements")
+        raise bad(t, f"{list(out)} does not have {size} elements")
     return out
 
 
@@ -310,7 +162,7 @@ def reshape_dim(t: NkiTensor, dim: int, shape: Sequence[int]) -> NkiTensor:
     dim = _dim(t, dim)
     sizes = infer(t, shape, t.shape[dim])
     if dim == 0 and len(sizes) > 1 and _keeps_rows(t):
-        raise _bad(t, "the partition dimension cannot be split")
+        raise bad(t, "the partition dimension cannot be split")
     strides, stride = [], t.byte_strides[dim]
     for n in reversed(sizes):
         strides.append(stride)
@@ -321,13 +173,13 @@ def reshape_dim(t: NkiTensor, dim: int, shape: Sequence[int]) -> NkiTensor:
 def flatten_dims(t: NkiTensor, start_dim: int, end_dim: int) -> NkiTensor:
     start, end = _dim(t, start_dim), _dim(t, end_dim)
     if start > end:
-        raise _bad(t, f"flatten_dims({start_dim}, {end_dim}) is empty")
+        raise bad(t, f"flatten_dims({start_dim}, {end_dim}) is empty")
     if start == 0 and end > 0 and _keeps_rows(t):
-        raise _bad(t, "the partition dimension cannot be merged with free dimensions")
+        raise bad(t, "the partition dimension cannot be merged with free dimensions")
     size = math.prod(t.shape[start:end + 1])
     strides = view_strides(t.shape[start:end + 1], t.byte_strides[start:end + 1], (size,))
     if strides is None:
-        raise _bad(t, f"dimensions {start}..{end} are not contiguous in memory (strides {t.strides})")
+        raise bad(t, f"dimensions {start}..{end} are not contiguous in memory (strides {t.strides})")
     return t._view(t.byte_offset, t.shape[:start] + (size,) + t.shape[end + 1:],
                    t.byte_strides[:start] + strides + t.byte_strides[end + 1:])
 
@@ -335,12 +187,12 @@ def flatten_dims(t: NkiTensor, start_dim: int, end_dim: int) -> NkiTensor:
 def reshape(t: NkiTensor, shape: Sequence[int]) -> NkiTensor:
     sizes = infer(t, shape, t.size)
     if _keeps_rows(t) and (not sizes or sizes[0] != t.shape[0]):
-        raise _bad(t, f"reshape to {list(sizes)} changes the partition dimension from {t.shape[0]}")
+        raise bad(t, f"reshape to {list(sizes)} changes the partition dimension from {t.shape[0]}")
     if t.storage.buffer.on_chip and len(sizes) < 2:
         sizes = (*sizes, 1)
     strides = view_strides(t.shape, t.byte_strides, sizes)
     if strides is None:
-        raise _bad(t, f"a reshape to {list(sizes)} would have to copy (strides {t.strides})")
+        raise bad(t, f"a reshape to {list(sizes)} would have to copy (strides {t.strides})")
     return t._view(t.byte_offset, sizes, strides)
 
 
@@ -375,14 +227,14 @@ def rearrange(t: NkiTensor, src_pattern: Sequence[Any], dst_pattern: Sequence[An
     dst = [(p,) if isinstance(p, str) else tuple(p) for p in dst_pattern]
     names = [n for group in src for n in group]
     if len(src) != len(t.shape) or len(set(names)) != len(names) or sorted(names) != sorted(n for g in dst for n in g):
-        raise _bad(t, f"rearrange {tuple(src_pattern)} -> {tuple(dst_pattern)}: both sides must name each of "
+        raise bad(t, f"rearrange {tuple(src_pattern)} -> {tuple(dst_pattern)}: both sides must name each of "
                       f"{len(t.shape)} dimensions or its parts once")
     sizes = fixed_sizes or {}
     for d in range(len(src) - 1, -1, -1):
         if len(src[d]) != 1:
             t = reshape_dim(t, d, [sizes.get(n, -1) for n in src[d]])
         elif src[d][0] in sizes and sizes[src[d][0]] != t.shape[d]:
-            raise _bad(t, f"dimension {d} ({src[d][0]!r}) has size {t.shape[d]}, not {sizes[src[d][0]]}")
+            raise bad(t, f"dimension {d} ({src[d][0]!r}) has size {t.shape[d]}, not {sizes[src[d][0]]}")
     order = [n for group in dst for n in group]
     t = permute(t, [names.index(n) for n in order])
     for position, group in enumerate(dst):
@@ -397,16 +249,16 @@ def view_dtype(t: NkiTensor, dtype: DType) -> NkiTensor:
     from .tensor import NkiTensor
     old, new = t.dtype.itemsize, dtype.itemsize
     if t.dynamic:
-        raise _bad(t, "a view with a run-time index cannot change its dtype")
+        raise bad(t, "a view with a run-time index cannot change its dtype")
     if old == new:
         return NkiTensor(t.storage, t.byte_offset, t.shape, t.byte_strides, dtype)
     if t.shape[-1] != 1 and t.byte_strides[-1] != old:
-        raise _bad(t, f"view({dtype}) needs a contiguous last dimension (strides {t.strides})")
+        raise bad(t, f"view({dtype}) needs a contiguous last dimension (strides {t.strides})")
     nbytes = t.shape[-1] * old
     if nbytes % new:
-        raise _bad(t, f"view({dtype}): the {nbytes} bytes of the last dimension are not a multiple of {new}")
+        raise bad(t, f"view({dtype}): the {nbytes} bytes of the last dimension are not a multiple of {new}")
     if t.byte_offset % new or any(s % new for s in t.byte_strides[:-1]):
-        raise _bad(t, f"view({dtype}): offset or strides are not a multiple of {new} bytes")
+        raise bad(t, f"view({dtype}): offset or strides are not a multiple of {new} bytes")
     return NkiTensor(t.storage, t.byte_offset, _put(t.shape, len(t.shape) - 1, nbytes // new),
                      _put(t.byte_strides, len(t.shape) - 1, new), dtype)
 
@@ -424,57 +276,53 @@ def ap(t: NkiTensor, pattern: Sequence[Sequence[int]], offset: int | None, scala
     from .tensor import Dynamic, NkiTensor
     storage, item = t.storage, dtype.itemsize
     if not storage.is_contiguous:
-        raise _bad(t, f".ap addresses memory as it lies, and argument {storage.name!r} is not contiguous "
+        raise bad(t, f".ap addresses memory as it lies, and argument {storage.name!r} is not contiguous "
                       f"(byte strides {storage.base_strides}); pass a contiguous tensor or use slices")
     if not pattern or any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pattern):
-        raise _bad(t, f"an access pattern is [[stride, count], ...], not {pattern!r}")
-    start = t.byte_offset + (0 if offset is None else _int(t, offset) * item)
-    shape = tuple(_int(t, pair[1]) for pair in pattern)
-    strides = tuple(_int(t, pair[0]) * item for pair in pattern)
+        raise bad(t, f"an access pattern is [[stride, count], ...], not {pattern!r}")
+    start = t.byte_offset + (0 if offset is None else to_int(t, offset) * item)
+    shape = tuple(to_int(t, pair[1]) for pair in pattern)
+    strides = tuple(to_int(t, pair[0]) * item for pair in pattern)
     if any(n < 1 for n in shape):
-        raise _bad(t, f"access pattern {_list(pattern)} has a count below 1")
+        raise bad(t, f"access pattern {_list(pattern)} has a count below 1")
     chip = storage.buffer.on_chip
     if chip and shape[0] > 1 and strides[0] != storage.partition_bytes:
-        raise _bad(t, "the first pair of an on-chip access pattern steps from partition to partition: its stride must "
+        raise bad(t, "the first pair of an on-chip access pattern steps from partition to partition: its stride must "
                       f"be {storage.partition_bytes // item} {dtype} elements, not {pattern[0][0]}")
     if chip and len(shape) < 2:
         shape, strides = (*shape, 1), (*strides, item)
     dynamic = () if offset is not None or scalar_offset is not None or vector_offset is not None else t.dynamic
     if scalar_offset is not None and vector_offset is not None:
-        raise _bad(t, "an access pattern takes scalar_offset or vector_offset, not both")
+        raise bad(t, "an access pattern takes scalar_offset or vector_offset, not both")
     low = start + sum(min(0, s * (n - 1)) for s, n in zip(strides, shape))
     high = start + sum(max(0, s * (n - 1)) for s, n in zip(strides, shape)) + item
     if scalar_offset is not None:
         step = t.byte_strides[_dim(t, indirect_dim)]
         room = (storage.nbytes - high) // step + 1 if step > 0 else 0
         if room < 1:
-            raise _out(t, f"access pattern {_list(pattern)} does not fit into {storage.nbytes // item} elements at any "
-                          "scalar_offset")
-        start, dynamic = _move(t, _as_scalar(scalar_offset), step, room, start, (), indirect_dim)
+            raise out_of_range(t, f"access pattern {_list(pattern)} does not fit into {storage.nbytes // item} "
+                                  "elements at any scalar_offset")
+        start, dynamic = move(t, scalar_offset, step, room, start, (), indirect_dim)
         return NkiTensor(storage, start, shape, strides, dtype, dynamic)
     if vector_offset is not None:
         if indirect_dim != 0:
-            raise _bad(t, f"vector_offset works on dimension 0, not {indirect_dim}")
-        _check_index(t, vector_offset)
+            raise bad(t, f"vector_offset works on dimension 0, not {indirect_dim}")
+        check_index(t, vector_offset)
         step = contiguous(t.shape, t.dtype.itemsize)[0]
         inner = high - max(0, strides[0] * (shape[0] - 1))
         dynamic = (Dynamic(vector_offset, step, "vector", (storage.nbytes - inner) // step + 1),)
         return NkiTensor(storage, start, shape, (0, *strides[1:]), dtype, dynamic)
     if low < 0 or high > storage.nbytes:
-        raise _out(t, f"access pattern {_list(pattern)} with offset {start // item} reaches element "
+        raise out_of_range(t, f"access pattern {_list(pattern)} with offset {start // item} reaches element "
                       f"{(high - item) // item if high > storage.nbytes else low // item} of "
                       f"{storage.nbytes // item}")
     if chip:
         within = start % storage.partition_bytes
         last = within + sum(max(0, s * (n - 1)) for s, n in zip(strides[1:], shape[1:])) + item
         if last > storage.partition_bytes:
-            raise _out(t, f"access pattern {_list(pattern)} with offset {start // item} runs beyond the "
+            raise out_of_range(t, f"access pattern {_list(pattern)} with offset {start // item} runs beyond the "
                           f"{storage.partition_bytes // item} elements of a partition")
     return NkiTensor(storage, start, shape, strides, dtype, dynamic)
-
-
-def _as_scalar(value: Any) -> Any:
-    return value
 
 
 def _list(pattern: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -484,12 +332,12 @@ def _list(pattern: Sequence[Sequence[int]]) -> list[list[int]]:
 def indirect(t: NkiTensor, index: NkiTensor, num_elem: int | None) -> NkiTensor:
     from .tensor import Dynamic
     if not t.storage.buffer.on_chip or len(t.shape) != 2:
-        raise _bad(t, "indirect needs a two-dimensional on-chip tensor")
+        raise bad(t, "indirect needs a two-dimensional on-chip tensor")
     if t.dynamic:
-        raise _bad(t, "only one run-time index per tensor; this view already has one")
-    _check_index(t, index)
+        raise bad(t, "only one run-time index per tensor; this view already has one")
+    check_index(t, index)
     if index.shape[0] != t.shape[0]:
-        raise _bad(t, f"the index of indirect needs {t.shape[0]} partitions, not {index.describe()}")
+        raise bad(t, f"the index of indirect needs {t.shape[0]} partitions, not {index.describe()}")
     count = index.size if num_elem is None else num_elem
     return t._view(t.byte_offset, (t.shape[0], count), (t.byte_strides[0], 0),
                    (Dynamic(index, t.byte_strides[1], "indirect", t.shape[1]),))
