@@ -18,6 +18,8 @@ from .build import Build, function, new_module
 from .irtypes import I64, PTR, Value, element, k64
 from .target import Target
 
+CHUNK = 128         # columns of source at a time: its rows stay in the TLB while all of them are read
+
 
 def emit(build: Build, source: Value, source_column: int | Value, to: Value, to_row: int | Value, rows: int | Value,
          columns: int | Value, dtype: str, to_float: bool = False) -> None:
@@ -51,11 +53,12 @@ class _Transpose(Build):
         b, T = self.b, self.T
         whole_rows, whole_columns = b.and_(self.rows, k64(-T)), b.and_(self.columns, k64(-T))
 
-        def band(r: Value, _: Sequence[Value]) -> None:
-            self.loop(0, whole_columns, T, lambda c, _: self._tile(r, c, None))
-            self._edge(r, b.add(r, k64(T)), whole_columns, self.columns)
+        def chunk(c0: Value, _: Sequence[Value]) -> None:
+            c1 = self.minimum(b.add(c0, k64(CHUNK)), whole_columns)
+            self.loop(0, whole_rows, T, lambda r, _: self.loop(c0, c1, T, lambda c, _: self._tile(r, c, None)))
 
-        self.loop(0, whole_rows, T, band)
+        self.loop(0, whole_columns, CHUNK, chunk)
+        self.loop(0, whole_rows, T, lambda r, _: self._edge(r, b.add(r, k64(T)), whole_columns, self.columns))
         self._edge(whole_rows, self.rows, k64(0), self.columns)
         b.ret_void()
 
