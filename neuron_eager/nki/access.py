@@ -115,7 +115,8 @@ def _locate(t: NkiTensor) -> tuple[np.ndarray | None, np.ndarray | None, np.ndar
         flat = index.reshape(index.shape[0], -1)
         j = np.arange(shape[1])
         base = (np.arange(shape[0]) // group * group).reshape(-1, 1)
-        rows = flat[np.minimum(base + j % group, flat.shape[0] - 1), j // group]
+        # The Tensor engine reads indices in groups of 32 (semantics/matmul.py); here that must only stay inside.
+        rows = flat[np.minimum(base + j % group, flat.shape[0] - 1), np.minimum(j // group, flat.shape[1] - 1)]
     addresses = addresses + rows * part.byte_stride
     inside = np.broadcast_to((rows >= 0) & (rows < part.size), shape)
     return None, addresses, None if inside.all() else inside

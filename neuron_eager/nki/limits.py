@@ -19,6 +19,7 @@ KIB = 1024
 
 # Bounds that no generation changes.
 PARTITIONS = 128
+DIMENSIONS = 5             # of an operand, with the partition dimension
 QUADRANT = 32              # partitions; the unit of start partitions and of nc_stream_shuffle
 GPSIMD_CORES = 8           # each of them reaches 16 partitions
 PARTITIONS_PER_GPSIMD_CORE = 16

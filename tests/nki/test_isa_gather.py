@@ -147,3 +147,39 @@ def test_sequence_bounds(t, dtype):
     ids = np.array([[0, 1, 1, 2, 2, 2, 0, 3, 3]], dtype)
     nisa.sequence_bounds(dst := t.empty((1, 2, 9), np.dtype(dtype)), t.tile(ids))
     assert dst.numpy()[0].tolist() == [[9, 1, 1, 3, 3, 3, 9, 7, 7], [-1, 3, 3, 6, 6, 6, -1, 9, 9]]
+
+
+def snake(order, partitions, group):
+    """An index tile for `.indirect()`: offset j of each group of partitions at [j % group, j // group]."""
+    index = np.zeros((partitions, -(-len(order) // group)), np.uint16)
+    for j, column in enumerate(order):
+        index[j % group::group, j // group] = column
+    return index
+
+
+def test_columns_picked_at_run_time_on_vector_and_scalar(t):
+    x, order = rng.standard_normal((32, 64)).astype(F32), [63, 0, 5, 5, 17, *range(30)]
+    index = t.tile(snake(order, 32, 16))
+    nisa.activation(dst := t.empty((32, 35)), nl.square, t.tile(x).indirect(index, num_elem=35))
+    np.testing.assert_array_equal(dst.numpy(), np.square(x[:, order]))
+    out = t.tile(np.zeros((32, 64), F32))
+    nisa.tensor_copy(out.indirect(t.tile(snake([9, 3], 32, 16)), num_elem=2), t.tile(x[:, :2]))
+    want = np.zeros((32, 64), F32)
+    want[:, [9, 3]] = x[:, :2]
+    np.testing.assert_array_equal(out.numpy(), want)
+
+
+def test_columns_picked_at_run_time_by_the_tensor_engine(t):
+    a, b = rng.standard_normal((64, 40)).astype(BF16), rng.standard_normal((64, 50)).astype(BF16)
+    left, right = list(range(39, -1, -1)), [7, 3, 49, *range(33)]
+    stationary = t.tile(a).indirect(t.tile(snake(left, 64, 32)), num_elem=40)
+    moving = t.tile(b).indirect(t.tile(snake(right, 64, 32)), num_elem=36)
+    nisa.nc_matmul(dst := t.empty((40, 36), buffer="psum"), stationary, moving)
+    want = a.astype(F32)[:, left].T @ b.astype(F32)[:, right]
+    np.testing.assert_allclose(dst.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_picked_column_out_of_bounds_is_an_error(t):
+    x = t.tile(np.zeros((16, 8), F32))
+    with pytest.raises(IndexError, match="run-time index 8 is outside 0..7"):
+        nisa.tensor_copy(t.empty((16, 1)), x.indirect(t.tile(np.full((16, 1), 8, np.uint16)), num_elem=1))

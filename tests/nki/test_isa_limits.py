@@ -58,6 +58,10 @@ def on(t, buffer, *shape, dtype="float32"):
     return t.empty(shape, dtype, buffer)
 
 
+def indirect(t, tile):
+    return tile.indirect(t.empty((tile.shape[0], 1), nl.uint16), num_elem=16)
+
+
 LIMITS = [
     # ---- shared by all engines
     Limit("tensor_copy", "operands start at partition 0, 32, 64 or 96",
@@ -81,6 +85,19 @@ LIMITS = [
           r"dst is float8_e4m3fn, which trn2 does not have", "trn2"),
     Limit("tensor_copy", "packed dtypes do not convert",
           lambda t: nisa.tensor_copy(f32(t, 4, 4), x4(t, 4, 4)), r"src is float8_e4m3fn_x4; packed values"),
+
+    Limit("tensor_copy", "at most five dimensions", lambda t: nisa.tensor_copy(f32(t, 4, 1, 1, 1, 1, 4), f32(t, 4, 4)), r"dst has 6 dimensions"),
+    Limit("tensor_copy", "columns by .indirect() need trn3", lambda t: nisa.tensor_copy(f32(t, 16, 16), indirect(t, f32(t, 16, 64))), r"needs NeuronCore-v4", "trn2"),
+    Limit("tensor_tensor", "data2 takes no .indirect()", lambda t: nisa.tensor_tensor(f32(t, 16, 16), f32(t, 16, 16), indirect(t, f32(t, 16, 64)), nl.add),
+          r"data2 cannot use .indirect\(\); of this instruction dst, data1 can"),
+    Limit("reciprocal", "no .indirect()", lambda t: nisa.reciprocal(f32(t, 16, 16), indirect(t, f32(t, 16, 64))), r"data cannot use .indirect"),
+    Limit("nc_matmul", "no .indirect() on moving with is_transpose",
+          lambda t: nisa.nc_matmul(on(t, PSUM, 8, 16, dtype="bfloat16"), on(t, SBUF, 16, 8, dtype="bfloat16"), indirect(t, on(t, SBUF, 16, 64, dtype="bfloat16")), is_transpose=True),
+          r"moving cannot use .indirect\(\) with is_transpose"),
+    Limit("nc_matmul", ".indirect() operands are 8- or 16-bit floats",
+          lambda t: nisa.nc_matmul(f32(t, 8, 16, buffer=PSUM), f32(t, 16, 8), indirect(t, f32(t, 16, 64))), r"moving is float32; it must be float16"),
+    Limit("dma_copy", "a vector_offset is for HBM", lambda t: nisa.dma_copy(f32(t, 4, 4, buffer=HBM), f32(t, 8, 4).ap([[4, 4], [1, 4]], vector_offset=on(t, SBUF, 4, 1, dtype="uint32"))),
+          r"only an HBM tensor takes a vector_offset"),
 
     # ---- element-wise
     Limit("memset", "an int for an integer dtype", lambda t: nisa.memset(i32(t, 4, 4), 2.0), r"value is 2.0, a float; dst is int32"),

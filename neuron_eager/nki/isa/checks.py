@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ...errors import NkiTypeError, NkiValidationError
 from .. import dtypes
 from ..buffers import psum, sbuf
-from ..limits import INT32_MAX, INT32_MIN, PARTITIONS, Limits, allowed_starts
+from ..limits import DIMENSIONS, INT32_MAX, INT32_MIN, PARTITIONS, QUADRANT, Limits, allowed_starts
 from ..machine import current
 from ..program import Instr
 from ..registers import VirtualRegister
@@ -26,6 +26,14 @@ BINARY = frozenset(name for name in ARITHMETIC if ALU[name].arity == 2)
 FLOATS = frozenset(("float32", "tfloat32", "bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"))
 INTEGERS = frozenset(("int8", "int16", "int32", "uint8", "uint16", "uint32", "int64", "bool"))
 WORDS = (dtypes.int32, dtypes.uint32)
+# Operands that may pick columns by .indirect(); the second one is what an index of dst has to line up with.
+INDIRECT = {
+    "tensor_copy": ("dst", "src"), "tensor_copy_predicated": ("dst", "predicate"), "tensor_tensor": ("dst", "data1"),
+    "tensor_scalar": ("dst", "data"), "tensor_reduce": ("dst", "data"), "tensor_scalar_reduce": ("dst", "data"),
+    "tensor_scalar_cumulative": ("dst", "src"), "activation": ("dst", "data"), "activation_reduce": ("dst", "data"),
+    "activate2": ("dst", "data"), "exponential": ("dst", "src"), "nc_matmul": ("dst", "stationary", "moving"),
+    "nc_matmul_mx": ("dst", "stationary", "moving"),
+}
 
 
 # ---- errors
@@ -71,6 +79,8 @@ def tile(i: Instr, name: str) -> NkiTensor:
     if not storage.buffer.on_chip:
         refuse(i, name, f"is in {storage.buffer}; the engines read and write SBUF and PSUM only, so copy it with "
                         "nisa.dma_copy")
+    if t.dynamic:
+        _run_time_index(i, name, t)
     width = storage.partition_bytes
     if t.byte_offset >= width or storage.address is not None:
         _start_partition(i, name, t)
@@ -80,7 +90,30 @@ def tile(i: Instr, name: str) -> NkiTensor:
                         "are consecutive")
     if t.shape[0] > PARTITIONS:
         refuse(i, name, f"partition dimension {t.shape[0]} exceeds maximum {PARTITIONS}")
+    if len(strides) > DIMENSIONS:
+        refuse(i, name, f"has {len(strides)} dimensions; an access pattern has at most {DIMENSIONS}")
     return t
+
+
+def _run_time_index(i: Instr, name: str, t: NkiTensor) -> None:
+    """On-chip operands take a run-time start, and on trn3 some of them columns by `.indirect()`."""
+    kind, index = t.dynamic[0].kind, t.dynamic[0].index
+    if kind == "vector":
+        refuse(i, name, f"is in {t.storage.buffer}; a vector_offset is for HBM tensors of a DMA")
+    if kind != "indirect":
+        return
+    allowed = INDIRECT.get(i.op, ())
+    if name not in allowed:
+        refuse(i, name, "cannot use .indirect()" + (f"; of this instruction {_names(allowed)} can" if allowed else ""))
+    generation(i, current().limits, 4, ".indirect()")
+    assert isinstance(index, NkiTensor)
+    first = start_partition(index)
+    if first % QUADRANT:
+        refuse(i, name, f"has an index that starts at partition {first}; it must start at a multiple of {QUADRANT}")
+    other, what = (t, name) if name != "dst" else (i.args[allowed[1]], allowed[1])
+    if other.storage.buffer is sbuf and start_partition(other) != first:
+        refuse(i, name, f"has an index that starts at partition {first}, and {what} starts at "
+                        f"{start_partition(other)}; they must start at the same partition")
 
 
 def start_partition(t: NkiTensor) -> int:

@@ -25,6 +25,11 @@ def _endpoint(i: Instr, name: str) -> NkiTensor:
         checks.tensor(i, name)
     if t.storage.buffer is psum:
         refuse_psum(i, name)
+    if t.dynamic and t.dynamic[0].kind != "scalar":
+        if t.dynamic[0].kind == "indirect":
+            checks.refuse(i, name, "cannot use .indirect(); a DMA takes .ap(vector_offset=…) of an HBM tensor")
+        if t.storage.buffer.on_chip:
+            checks.refuse(i, name, f"is in {t.storage.buffer}; only an HBM tensor takes a vector_offset")
     return t
 
 

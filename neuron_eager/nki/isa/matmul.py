@@ -15,6 +15,7 @@ from .constants import engine as Engine
 from .constants import matmul_perf_mode as PerfMode
 
 _NONE, _DOUBLE_ROW = PerfMode.none, PerfMode.double_row
+_INDIRECT = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2", "float8_e4m3fn")
 _WIDE = frozenset(("float32", "tfloat32"))
 
 
@@ -49,9 +50,25 @@ def nc_matmul(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stati
         _sizes(i, limits, dst, stationary, moving)
         if tile_position or tile_size:
             _tiling(i, limits, stationary)
+        if dst.dynamic or stationary.dynamic or moving.dynamic:
+            _indirect(i, is_transpose)
         if accumulate and dst.storage.psum_state is None and not dst.dynamic:
             onto_no_product(i, limits, dst)
     return machine.issue(i)
+
+
+def _indirect(i: Instr, is_transpose: bool) -> None:
+    """.indirect() does not combine with tiling, nor on moving with a transpose, and is for 8- and 16-bit floats."""
+    for name in ("dst", "stationary", "moving"):
+        t = i.args[name]
+        if not t.dynamic or t.dynamic[0].kind != "indirect":
+            continue
+        if any(i.args["tile_position"]):
+            checks.refuse(i, name, f"cannot use .indirect() with tile_position = {i.args['tile_position']}")
+        if name == "moving" and is_transpose:
+            checks.refuse(i, name, "cannot use .indirect() with is_transpose=True")
+        if name != "dst":
+            checks.dtype_in(i, name, _INDIRECT)
 
 
 def onto_no_product(i: Instr, limits: Limits, dst: NkiTensor) -> None:

@@ -3,17 +3,50 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import dtypes
+from .. import access, dtypes
 from ..tensor import NkiTensor
 from .alu import Array
 from .elementwise import Args
-from .operands import convert, f32, round_tf32, rows, store, write
+from .operands import cast, convert, f32, round_tf32, rows, store, to_f32, write
 from .state import State
+
+INDEX_GROUP = 32      # partitions that share the run-time indices of an operand of the Tensor engine
+
+
+def _indexed(t: NkiTensor) -> tuple[Array, Array] | None:
+    """For a tile with columns picked at run time: all its columns (an alias), and which ones each partition takes."""
+    if not t.dynamic or t.dynamic[0].kind != "indirect":
+        return None
+    part = t.dynamic[0]
+    index = access.dynamic_index(t)
+    columns, partition = np.arange(t.shape[1]), np.arange(t.shape[0])
+    base = partition // INDEX_GROUP * INDEX_GROUP
+    chosen = index[base[:, None] + columns % INDEX_GROUP, columns // INDEX_GROUP]
+    if ((chosen < 0) | (chosen >= part.size)).any():
+        raise access.out_of_bounds(t)
+    data = t.storage.data
+    assert data is not None
+    return np.ndarray((t.shape[0], part.size), t.dtype.numpy, data, t.byte_offset,
+                      (t.byte_strides[0], part.byte_stride)), chosen
+
+
+def _values(t: NkiTensor) -> Array:
+    """[P, F] float32."""
+    indexed = _indexed(t)
+    return f32(t) if indexed is None else to_f32(np.take_along_axis(*indexed, axis=1), t.dtype)
+
+
+def _store(dst: NkiTensor, values: Array) -> None:
+    indexed = _indexed(dst)
+    if indexed is None:
+        store(dst, values)
+    else:
+        np.put_along_axis(*indexed, cast(values, dst.dtype), axis=1)
 
 
 def _operand(t: NkiTensor, contraction: int) -> Array:
     """[K, free] float32: a product operand, tf32 rounded on the way in."""
-    values = f32(t)
+    values = _values(t)
     if t.dtype is dtypes.tfloat32:
         values = round_tf32(values)
     return values.reshape(contraction, -1)
@@ -51,8 +84,8 @@ def nc_matmul(a: Args, state: State) -> None:
     contraction = stationary.shape[0] * (2 if a["perf_mode"].name == "double_row" else 1)
     result = product(_operand(stationary, contraction), _operand(moving, contraction))
     if a["accumulate"]:
-        result += f32(dst).reshape(result.shape)
-    return store(dst, result)
+        result += _values(dst).reshape(result.shape)
+    return _store(dst, result)
 
 
 def _permutation(moving: Array) -> Array | None:

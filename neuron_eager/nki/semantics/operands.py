@@ -12,7 +12,6 @@ import numpy as np
 
 from ...errors import NkiTypeError
 from .. import access, dtypes
-from ..access import read
 from ..dtypes import DType
 from ..location import here
 from ..registers import VirtualRegister
@@ -26,7 +25,7 @@ _WIDE = (dtypes.int64, dtypes.float64)
 def load(t: NkiTensor) -> Array:
     """The elements in their own dtype and shape; an alias of memory where the access pattern is static."""
     if t.dynamic:
-        return read(t)
+        return access.read(t)
     return np.ndarray(t.shape, t.dtype.numpy, t.storage.data, t.byte_offset, t.byte_strides)
 
 
