@@ -174,7 +174,7 @@ class Graph:
         kind = KIND.get(dt)
         if kind is None:
             raise Bail(f"packed dtype {dt}")
-        if cols and all(step == 0 for step, _ in cols):
+        if width(cols) > 1 and all(step == 0 for step, _ in cols):
             return self.bcast(self.make("load", (), (sid, off, rs, (), dt), 1, kind))
         return self.make("load", (), (sid, off, rs, cols, dt), width(cols), kind)
 
@@ -578,7 +578,7 @@ class Graph:
             return v.args[0]
         if op == "load" and len(at[3]) < 2:
             cs = at[3][0][0] if at[3] else SIZE[at[4]]
-            return self.load(at[0], at[1], cs, normal(((at[2], rows),)), at[4])
+            return self.load(at[0], at[1], cs, ((at[2], rows),), at[4])  # the step of a single row is kept for the way back
         if op == "affine" and len(at[2]) < 2:
             return self.affine(at[0], at[2][0][0] if at[2] else 0, normal(((at[1], rows),)), rows)
         if op == "bcast" and v.args[0].op == "load":

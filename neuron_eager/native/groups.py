@@ -122,7 +122,7 @@ def column_chunk(stores: list[Store], rows: Rows, order: list[V]) -> int:
 
 def transposed(v: V) -> bool:
     """A load whose rows, not columns, are contiguous."""
-    if v.op != "load" or isinstance(v.at[0], tuple) or len(v.at[3]) != 1:
+    if v.op != "load" or v.F == 1 or isinstance(v.at[0], tuple) or len(v.at[3]) != 1:
         return False
     size = SIZE[v.at[4]]
     return bool(v.at[3][0][0] != size and v.at[2] == size)

@@ -61,6 +61,8 @@ class Regions(Lift):
         self.sizes |= {arena(which): 4 * PARTITIONS for which in (VECTOR, SCALAR)}
         written = {t.storage.id for i in program.instrs for t in i.tensors(i.writes) if not t.buffer.on_chip}
         self.fixed = {s.id for s in program.storages if not s.buffer.on_chip} - written  # never written
+        visible = {t.storage.id for t in [*program.inputs, *program.outputs]} | set(program.constants)
+        self.internal = {s.id for s in program.storages if not s.buffer.on_chip} - visible  # HBM of one call
         self.last: dict[int, int] = {}
         for k, i in enumerate(program.instrs):
             for t in i.tensors(i.writes + i.reads):
@@ -340,11 +342,16 @@ def place(regions: Regions) -> tuple[dict[str, int], int]:
 
     A call that starts without waiting runs together with those before it, so memory is given back at the next wait.
     """
+
+    def area(sid: Any) -> str | None:
+        name = arena(sid) if sid in regions.internal else sid
+        return name if name in regions.sizes else None
+
     last: dict[str, int] = {}
     for k, call in enumerate(regions.calls):
         for sid, _ in call.group.leaves:
-            if sid in regions.sizes:
-                last[sid] = k
+            if (name := area(sid)) is not None:
+                last[name] = k
     where: dict[str, int] = {}
     free: dict[int, list[int]] = {}
     ending: list[tuple[int, int, int]] = []
@@ -355,13 +362,14 @@ def place(regions: Regions) -> tuple[dict[str, int], int]:
                 free.setdefault(size, []).append(off)
                 ending.remove((end, size, off))
         for sid, _ in call.group.leaves:
-            if sid in regions.sizes and sid not in where:
-                size = (regions.sizes[sid] + 63) // 64 * 64
+            name = area(sid)
+            if name is not None and name not in where:
+                size = (regions.sizes[name] + 63) // 64 * 64
                 if free.get(size):
-                    where[sid] = free[size].pop()
+                    where[name] = free[size].pop()
                 else:
-                    where[sid], top = top, top + size
-                ending.append((last[sid], size, where[sid]))
+                    where[name], top = top, top + size
+                ending.append((last[name], size, where[name]))
     return where, top
 
 
