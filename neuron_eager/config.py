@@ -123,6 +123,9 @@ class Config:
     hot_path = _flag(True, doc="run warm ops through native entries; 0 keeps the pure Python path")
     native_guard = _flag(
         True, doc="answer PyTorch's device guard questions natively where the PyTorch version is known")
+    cpu = _choice("auto", "auto", "x86-64-v4", "x86-64-v3", "x86-64",
+                  doc="what native code may use: all this CPU has, or no more than AVX-512, AVX2, or (x86-64) nothing: "
+                      "kernels are interpreted")
     cache = _choice("rw", "0", "ro", "rw", doc="the cache of compiled kernels on disk: off, read only, read and write")
     cache_dir: Setting[Path | None] = Setting(
         None, Path, "a directory", "where compiled kernels are kept; default $XDG_CACHE_HOME/neuron_eager")

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..config import config
+
 FORMAT = 1                      # of generated objects: calling conventions, scratch layouts
 X86_64_V3 = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
 AVX512 = frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"))
@@ -132,8 +134,11 @@ def host() -> Target:
 
 
 def current() -> Target:
-    """The target of this thread: the host, unless `pretend` says otherwise."""
-    return getattr(_override, "target", None) or host()
+    """The target of this thread: the host, unless `pretend` or the setting `cpu` says otherwise."""
+    chosen = getattr(_override, "target", None)
+    if chosen is None:
+        chosen = host() if config.cpu == "auto" else PRETEND[config.cpu]
+    return chosen
 
 
 @contextlib.contextmanager

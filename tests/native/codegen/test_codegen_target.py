@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from neuron_eager.config import config
 from neuron_eager.errors import Unavailable
 from neuron_eager.native import library, objects, target
 from neuron_eager.native.build import Build, function, new_module
@@ -29,6 +30,14 @@ def test_pretend_is_for_a_block():
             assert target.current().lanes == 16
         assert target.current() is v3
     assert target.current() is before
+
+
+def test_the_setting_is_for_the_process():
+    with config.override(cpu="x86-64-v3"):
+        assert target.current().lanes == 8
+        with target.pretend("x86-64-v4"):
+            assert target.current().lanes == 16
+    assert target.current() is target.host()
 
 
 def test_cpus_without_fma_are_refused_by_name():
