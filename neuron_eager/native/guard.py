@@ -22,7 +22,7 @@ from .runtime import Address, Runtime, Word, cells, resolve
 from .words import Word as Value
 
 PRIVATEUSE1 = 20                    # c10::DeviceType
-VERSIONS = ("2.13.",)               # of torch, whose DeviceGuardImplInterface has the methods in the order below
+VERSIONS = ("2.13.", "2.14.")       # of torch, whose DeviceGuardImplInterface has the methods in the order below
 METHODS = {0: "guard_device", 1: "guard_device", 2: "guard_device", 5: "guard_stream", 9: "guard_stream"}
 # 0 type, 1 exchangeDevice, 2 getDevice, 5 getStream, 9 exchangeStream
 TABLE = 40                          # more words than the table has

@@ -40,11 +40,14 @@ def load(name: str, exported: Sequence[Callable[..., Any]], sources: Sequence[Mo
     module = words.Module(exported)
     try:
         body = words.compile_object(module.text + more)
-    except ImportError as e:
-        raise Unavailable(reason=f"llvmlite can not be imported ({e})") from e
+        symbols = elf.load_object(body, resolve, imports=module.symbols, exports=module.exported)
+    except Unavailable:
+        raise
+    except (ImportError, OSError, RuntimeError, ObjectFileError) as e:
+        raise Unavailable(reason=f"its {name} code can not be compiled or loaded ({e})") from e
     if config.cache == "rw":
         _write(path, body)
-    return elf.load_object(body, resolve, imports=module.symbols, exports=module.exported)
+    return symbols
 
 
 def _path(name: str, sources: Sequence[ModuleType]) -> Path:

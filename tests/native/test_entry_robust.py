@@ -251,6 +251,20 @@ def test_executable_memory_refused(monkeypatch):
         runtime_module.Runtime()
 
 
+def test_llvmlite_missing_or_unlike_itself(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEURON_EAGER_CACHE_DIR", str(tmp_path))
+    for error in (ImportError("no llvmlite"), RuntimeError("LLVM IR parsing error")):
+        def fail(text, error=error):
+            raise error
+        monkeypatch.setattr(stored.words, "compile_object", fail)
+        with pytest.raises(Unavailable, match=str(error)):
+            runtime_module.Runtime()
+    monkeypatch.setattr(stored.words, "compile_object", lambda text: b"an object of a form that is not known")
+    with pytest.raises(Unavailable, match="can not be loaded"):
+        runtime_module.Runtime()
+    assert not list(tmp_path.rglob("*.o"))
+
+
 def test_the_store(rt, monkeypatch, tmp_path):
     monkeypatch.setenv("NEURON_EAGER_CACHE_DIR", str(tmp_path))
     with pytest.raises(Unavailable, match="not compiled yet"):
