@@ -307,7 +307,7 @@ def shapes_of(tensors: Sequence[torch.Tensor | None] | None) -> Any:
 def kinds_of(tensors: Sequence[torch.Tensor | None] | None) -> Any:
     """What plans depend on in a list of tensors."""
     return None if tensors is None else tuple(
-        None if t is None else (t.shape, t.stride(), t.dtype, t.is_cpu) for t in tensors)
+        None if t is None else (t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors)
 
 
 def exact(value: Any) -> Any:
@@ -335,7 +335,7 @@ def _kind_source(p: Parameter, operand: bool) -> str:
     if p.tensors:
         return f"kinds_of({n})"
     if p.tensor:
-        kind = f"{n}.shape, {n}.stride(), {n}.dtype, {n}.is_cpu"
+        kind = f"{n}.shape, {n}.stride(), {n}.dtype, {n}.get_device()"
         if p.optional:
             return f"None if {n} is None else ({kind})"
         return f"float if type({n}) is float else ({kind})" if operand else kind
@@ -354,7 +354,7 @@ def _kind_key(p: Parameter, value: Any, operand: bool) -> tuple[Any, ...]:
         return (kinds_of(value),)
     if p.tensor:
         if isinstance(value, torch.Tensor):
-            kind = (value.shape, value.stride(), value.dtype, value.is_cpu)
+            kind = (value.shape, value.stride(), value.dtype, value.get_device())
             return (kind,) if p.optional or operand else kind
         if value is None:
             return (None,)
