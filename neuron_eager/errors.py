@@ -123,7 +123,7 @@ class NkiRecursionError(NkiError, RecursionError):
 
 
 class NkiWarning(UserWarning):
-    """An instruction that the hardware accepts and whose result it does not define."""
+    """An instruction that the hardware accepts and whose result it does not define, or that is seldom meant."""
 
 
 # ---- opcache

@@ -1,17 +1,17 @@
 """What the two machines share: allocation, numbering, registers, the accumulate rule of PSUM, dynamic regions."""
 from __future__ import annotations
 
-import math
+import warnings
 from typing import Any
 
 from ..config import config
-from ..errors import NkiShapeError, NkiTypeError
+from ..errors import NkiShapeError, NkiTypeError, NkiWarning
 from . import limits, psum
 from .buffers import MemoryRegion
 from .buffers import psum as PSUM
 from .dtypes import DType
 from .isa.constants import engine
-from .location import here
+from .location import Loc, here
 from .program import Instr
 from .registers import VirtualRegister
 from .tensor import NkiTensor, Storage, allocate_storage, whole
@@ -33,6 +33,7 @@ class BaseMachine:
         self.storages: list[Storage] = []
         self.count = 0                  # instructions so far
         self.registers = 0
+        self.warnings: list[str] = []
         self.no_reorder = 0             # nesting of nl.no_reorder blocks
         self.depth = 0                  # nesting of inlined kernels
 
@@ -72,10 +73,13 @@ class BaseMachine:
         number = self.count
         self.count = number + 1
         args = instr.args
+        matmul = instr.op in _MATMULS
         for name in instr.writes + instr.reads:
             value = args[name]
             if type(value) is NkiTensor:
                 use(value, number)
+                if value.storage.psum_state is not None and not matmul:
+                    value.storage.psum_state.unread.clear()
             elif type(value) in (list, tuple):
                 for part in value:
                     if type(part) is NkiTensor:
@@ -83,10 +87,22 @@ class BaseMachine:
             elif type(value) is VirtualRegister and value.frozen and name in instr.writes:
                 raise NkiTypeError(f"{instr.op}: a loop variable cannot be written", instr.loc)
 
+    def warn(self, message: str, loc: Loc | None) -> None:
+        """Warn of something at the author's line, and keep the message for `inspect`."""
+        text = f"{loc}: {message}"
+        if text not in self.warnings:
+            self.warnings.append(text)
+            if loc is not None:
+                warnings.warn_explicit(message, NkiWarning, loc.file, loc.line)
+
     def _accumulate(self, instr: Instr) -> None:
         dst = instr.args["dst"]
         if dst.storage.buffer is not PSUM or dst.dynamic:
             return
+        lost = psum.overwritten(dst, instr.args["accumulate"], instr.loc)
+        if lost is not None:
+            self.warn(f"{instr.op} overwrites dst {dst.describe()}, which the matmul at {lost} has written and nothing "
+                      "has read since; accumulate=None or (k > 0) adds", instr.loc)
         found = psum.resolve(dst, instr.args["accumulate"])
         if found is True or found is False:
             instr.args["accumulate"] = found
@@ -111,10 +127,6 @@ def use(t: NkiTensor, number: int) -> None:
         index = t.dynamic[0].index
         if type(index) is NkiTensor:
             use(index, number)
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)
 
 
 def flatten_tensors(value: Any) -> list[NkiTensor]:

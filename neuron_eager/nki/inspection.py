@@ -41,11 +41,12 @@ class Inspection:
 
     program: the tile program. lines: its instructions. engines: instructions by engine. ops: instructions by name.
     hbm_read, hbm_written: bytes between HBM and the chip. sbuf, psum: the peaks of a partition. busy: estimated
-    microseconds of each engine; the kernel takes at least the longest and at most their sum.
+    microseconds of each engine; the kernel takes at least the longest and at most their sum. warnings: what is allowed
+    and seldom meant.
     """
 
     def __init__(self, program: Program, limits: Any) -> None:
-        self.program, self.limits = program, limits
+        self.program, self.limits, self.warnings = program, limits, program.warnings
         self.lines: list[Line] = []
         self.busy: dict[str, float] = {}
         self.hbm_read = self.hbm_written = 0

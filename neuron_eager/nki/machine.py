@@ -11,7 +11,6 @@ from .location import here
 
 if TYPE_CHECKING:
     from .limits import Limits
-    from .limits import Limits
     from .program import Instr
     from .registers import VirtualRegister
     from .tensor import NkiTensor
@@ -24,7 +23,6 @@ class Machine(Protocol):
     tracing: bool           # True: no values
     target: str             # "trn1", "trn2" or "trn3"
     limits: Limits          # of the target
-    limits: Limits          # the target's
     core: int               # which core of the logical core this is
     cores: int
     grid: bool              # whether the launch named its number of cores

@@ -82,6 +82,7 @@ class Program:
     returns_tuple: bool = False
     constants: dict[int, Any] = field(default_factory=dict)     # storage id -> NumPy data of nl.shared_constant
     target: str = ""
+    warnings: list[str] = field(default_factory=list)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def not_liftable(self, why: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from .location import Loc
     from .tensor import NkiTensor
 
 Region = tuple[int, tuple[int, ...], tuple[int, ...], int]
@@ -18,21 +19,39 @@ class PsumState:
     """What has been accumulated into one storage. `exact` holds regions known to be written as a whole, so that the
     usual case (the same tile again and again) needs no look at single elements."""
 
-    __slots__ = ("exact", "cells")
+    __slots__ = ("exact", "cells", "unread")
 
     def __init__(self) -> None:
         self.exact: set[Region] = set()
+        self.unread: dict[Region, Loc | None] = {}     # where results were written that nothing has read yet
         self.cells: np.ndarray | None = None
+
+
+def overwritten(dst: NkiTensor, accumulate: bool | None, loc: Loc | None) -> Loc | None:
+    """Where the result was written that this matmul throws away before anything has read it."""
+    state = _state(dst)
+    region = _region(dst)
+    lost = state.unread.get(region) if accumulate is False else None
+    state.unread[region] = loc
+    return lost
+
+
+def _state(dst: NkiTensor) -> PsumState:
+    state = dst.storage.psum_state
+    if state is None:
+        state = dst.storage.psum_state = PsumState()
+    return state
+
+
+def _region(dst: NkiTensor) -> Region:
+    return dst.byte_offset, dst.shape, dst.byte_strides, dst.dtype.itemsize
 
 
 def resolve(dst: NkiTensor, accumulate: bool | None) -> bool | np.ndarray:
     """True: add to what is there. False: overwrite. An array of bools shaped like `dst`: elements already written,
     where a region is written in part only. Marks the region as written."""
     storage = dst.storage
-    state = storage.psum_state
-    if state is None:
-        state = storage.psum_state = PsumState()
-    region = (dst.byte_offset, dst.shape, dst.byte_strides, dst.dtype.itemsize)
+    state, region = _state(dst), _region(dst)
     if region in state.exact:
         return accumulate is not False
     if state.cells is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NkiUninitializedError
+from ..errors import NkiTypeError, NkiUninitializedError
 from . import memory
 from .base import BaseMachine
 from .buffers import private_hbm, shared_hbm
@@ -25,9 +25,10 @@ class Tracer(BaseMachine):
 
     def __init__(self, name: str, target: str = "") -> None:
         super().__init__(name, target)
-        self.program = Program(name, storages=self.storages, target=self.target)
+        self.program = Program(name, storages=self.storages, target=self.target, warnings=self.warnings)
         self.into = self.program.instrs         # where instructions go: the program, or the body of a dynamic loop
         self.in_loop = 0
+        self.before_loop = 0                    # storages allocated before the outermost loop
         self.known: list[VirtualRegister] = []
         self.pending: Exception | None = None   # a fault found where no exception can be raised
 
@@ -74,6 +75,16 @@ class Tracer(BaseMachine):
         if op == "device_print":
             self.program.not_liftable(f"{instr.loc}: nl.device_print")
 
+    def _accumulate(self, instr: Instr) -> None:
+        """In a loop of unknown length, whether a matmul is the first to write depends on the iteration."""
+        open_question = self.in_loop and instr.args["accumulate"] is None
+        super()._accumulate(instr)
+        dst = instr.args["dst"]
+        if open_question and not instr.args["accumulate"] and dst.storage.id < self.before_loop:
+            raise NkiTypeError(f"{instr.op}: whether this is the first write of dst {dst.describe()} depends on the "
+                               "iteration of a loop with run-time bounds; pass accumulate=True (after a memset) or "
+                               "False", instr.loc)
+
     def _register(self, instr: Instr) -> None:
         args = instr.args
         if instr.op == "register_alloc":
@@ -95,6 +106,8 @@ class Tracer(BaseMachine):
         self.known.clear()
         before, body = self.into, []            # type: tuple[list[Instr], list[Instr]]
         self.into = body
+        if not self.in_loop:
+            self.before_loop = len(self.storages)
         self.in_loop += 1
         try:
             yield body
