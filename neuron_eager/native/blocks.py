@@ -7,7 +7,7 @@ from llvmlite import ir
 from . import matmul, transpose
 from .build import function, new_module
 from .feasible import tops
-from .graph import SIZE, V
+from .graph import SIZE, V, nodes
 from .groups import COLUMN_ROWS, Group, flat, transposed
 from .irtypes import I64, PTR, Value, const
 from .lift import Store, pieces
@@ -20,6 +20,7 @@ from .target import Target
 ROWS, COLUMNS = 128, 512  # of a block that is computed at a time
 DIRECT_ROWS = 512  # of a matmul that writes its destination itself
 BLOCK_BYTES = 1 << 18
+SUM_AT_ONCE = 4  # rows added in registers before they go to a sum in memory
 SUM_ROWS = 128  # rows added up before they go to the total: keeps the rounding of long sums small
 
 
@@ -232,17 +233,47 @@ class Blocks(Rows):
         here = const(I64, 0)
         self.row([put(total, zero)], {}, here, here)
 
+        width = F if F > 1 else 1
+        several = self._next_rows(B, SUM_AT_ONCE)
+
+        def add(x: V, y: V) -> V:
+            return self.g.make("add", (x, y), (), width, "f")
+
         def some(k: Value, _: object) -> None:
             self.row([put(part, zero)], {}, here, here)
             end = self.minimum(self.b.add(k, const(I64, SUM_ROWS)), K)
-            one = [put(part, self.g.make("add", (cell(part), B), (), F if F > 1 else 1, "f"))]
+            one = [put(part, add(cell(part), B))]
+            if len(several) > 1:
+                level = several
+                while len(level) > 1:
+                    level = [add(x, y) for x, y in zip(level[::2], level[1::2])]
+                whole = self.b.add(k, self.b.and_(self.b.sub(end, k), const(I64, -SUM_AT_ONCE)))
+                more = [put(part, add(cell(part), level[0]))]
+                self.loop(k, whole, SUM_AT_ONCE, lambda q, _: self.row(more, {}, q, here))
+                k = whole
             self.loop(k, end, 1, lambda q, _: self.row(one, {}, q, here))
-            self.row([put(total, self.g.make("add", (cell(total), cell(part)), (), F, "f"))], {}, here, here)
+            self.row([put(total, add(cell(total), cell(part)))], {}, here, here)
 
         self.loop(0, K, SUM_ROWS, some)
         if factor.at[0] != "0x1.0000000000000p+0":
-            self.row([put(total, self.g.make("multiply", (cell(total), factor), (), F, "f"))], {}, here, here)
+            self.row([put(total, self.g.make("multiply", (cell(total), factor), (), width, "f"))], {}, here, here)
         return Block(total, 0, CELL["f"])
+
+
+    def _next_rows(self, v: V, count: int) -> list[V]:
+        """v and the values of the next rows, where their addresses follow from v's; v alone where they do not."""
+        moved: dict[tuple[object, int], tuple[tuple[object, int], int]] = {}
+        for n in nodes([v]):
+            if n.op in ("affine", "gather"):
+                return [v]
+            if n.op == "load" and n.at[2]:
+                for k in range(1, count):
+                    moved[n.at[0], n.at[1] + k * n.at[2]] = ((n.at[0], n.at[1]), k * n.at[2])
+        if any(place in self.leaf for place in moved):
+            return [v]
+        for place, (leaf, shift) in moved.items():
+            self.leaf[place] = self.at(self.leaf[leaf], shift)
+        return [v, *(self.g.take(v, k, None) for k in range(1, count))]
 
 
 def _plain_product(stores: list[Store]) -> bool:
