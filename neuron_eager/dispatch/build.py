@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .. import executors
 from ..device import memory
 from ..errors import KernelResultError
 from .plan import Arg, Call, Decline, KernelCall, Number, Operand, Out, Reason, Shape, Strides, View, contiguous
@@ -78,7 +79,11 @@ def build(call: Call, kernel_call: KernelCall, executor: Any, other_way: Callabl
     if all(o.shape and 0 in o.shape for o in outputs) and outputs:
         pass                                    # nothing to compute
     else:
-        executable = executor.compile(kernel_call.kernel, specs, dict(kernel_call.constants))
+        token = executors.served.set(call.name)
+        try:
+            executable = executor.compile(kernel_call.kernel, specs, dict(kernel_call.constants))
+        finally:
+            executors.served.reset(token)
         fresh = executable.outputs
     if fresh:
         if outputs:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..config import config
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from ..nki.launch import Array
     from .base import Executor
 
-__all__ = ["current", "run_kernel"]
+__all__ = ["current", "run_kernel", "served"]
+
+# The op whose kernel is being compiled, for the compile report: `served.set("aten::add.Tensor")`.
+served: ContextVar[str] = ContextVar("served", default="")
 
 
 def current() -> Executor:

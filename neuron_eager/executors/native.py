@@ -10,17 +10,20 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config import config
 from ..errors import NativeUnsupported, NkiOutOfBoundsError, NkiValueNeededError, Unavailable
+from ..native import objects
+from ..native.loaded import Compiled, fault, load
+from ..native.target import Target, current
 from ..nki.debugging import stops_in
 from ..nki.jit import Kernel, in_order, trace
+from ..nki.limits import current_target
 from ..nki.program import TensorSpec
+from . import memo, served
 from .base import Executable, Specs, flat, frozen
-from .interpreter import Interpreted
-
-if TYPE_CHECKING:
-    from ..native.compile import Compiled
+from .store import DiskStore
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class NativeExecutor:
 
     def __init__(self) -> None:
         self.made: dict[Any, Executable] = {}
+        objects.set_store(DiskStore())
 
     def compile(self, kernel: Kernel, specs: Specs, constants: Mapping[str, Any]) -> Executable:
         key = (kernel.func, *frozen(specs, constants), environment())
@@ -50,20 +54,17 @@ class NativeExecutor:
             return interpreted(kernel, specs, constants, str(reason))
         except Unavailable as reason:
             _announce(str(reason))
-            return Interpreted(kernel, specs, constants, f"interpreted: {reason}")
+            return _in_steps(kernel, specs, constants, f"interpreted: {reason}")
 
 
 class NativeExecutable(Executable):
     """A native function with the two numbers that tell it what to do."""
 
     def __init__(self, kernel: Kernel, specs: Specs, constants: Mapping[str, Any]) -> None:
-        from ..native.compile import compile_program
         one, walk = walked(kernel, specs)
-        program = trace(kernel, one, constants)
-        self.take_results(program)
-        self.compiled = compile_program(program)
-        if walk is not None:
-            self.compiled = walk(self.compiled)
+        made = lowered(kernel, one, constants, current())
+        self.outputs, self.results, self.returns_tuple = made.outputs, made.results, made.returns_tuple
+        self.compiled = made.compiled if walk is None else walk(made.compiled)
         self.loc, self.name = kernel.loc, kernel.name
         # A kernel that gathers may meet an index outside its table. Only a call from Python looks for that, so such a
         # kernel shows no address to call it by.
@@ -71,11 +72,34 @@ class NativeExecutable(Executable):
             self.address, self.r0, self.r1 = self.compiled.address, self.compiled.r0, self.compiled.r1
 
     def __call__(self, pointers: Sequence[int]) -> None:
-        from ..native.compile import fault
         self.compiled(list(pointers))
         if self.compiled.checked and (index := fault()) is not None:
             raise NkiOutOfBoundsError(f"kernel {self.name}: index {index} is out of range; under "
                                       "neuron_eager.interpret() the error names the instruction", self.loc)
+
+
+def lowered(kernel: Kernel, specs: Specs, constants: Mapping[str, Any], target: Target) -> memo.Memo:
+    """A kernel's native form: remembered from an earlier process, or traced and compiled.
+
+    Raises NativeUnsupported, Unavailable, and what tracing raises.
+    """
+    key = memo.key_of(kernel, specs, constants, target)
+    found = None if key is None or target.lacking else memo.find(key, target)
+    if found is not None:
+        return found
+    from ..native.compile import compile_program
+    program = trace(kernel, specs, constants)
+    returned = Executable()
+    returned.take_results(program)
+    token = served.set(f"{served.get()} {kernel.name}".strip())
+    try:
+        compiled = compile_program(program, target)
+    finally:
+        served.reset(token)
+    made = memo.Memo(compiled, returned.outputs, returned.results, returned.returns_tuple)
+    if key is not None:
+        memo.remember(key, made, served.get() or kernel.name)
+    return made
 
 
 def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Compiled] | None]:
@@ -106,8 +130,6 @@ def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Co
 
 def repeat(compiled: Compiled, shape: tuple[int, ...], steps: list[tuple[int, ...]]) -> Compiled:
     """The calls of `compiled` for every index of `shape`, pointer p being moved by sum(index * steps[p])."""
-    from ..native.compile import load
-    from ..native.target import current
     table = compiled.table
     entries = []
     for index in itertools.product(*map(range, shape)):
@@ -122,7 +144,12 @@ def repeat(compiled: Compiled, shape: tuple[int, ...], steps: list[tuple[int, ..
 def interpreted(kernel: Kernel, specs: Specs, constants: Mapping[str, Any], why: str) -> Executable:
     shown = ", ".join(f"{n}={s.dtype}{list(s.shape)}" for n, s in flat(specs))
     log.warning("kernel %s(%s) runs in the interpreter: %s", kernel.name, shown, why)
-    return Interpreted(kernel, specs, constants, f"interpreted: {why}")
+    return _in_steps(kernel, specs, constants, f"interpreted: {why}")
+
+
+def _in_steps(kernel: Kernel, specs: Specs, constants: Mapping[str, Any], note: str) -> Executable:
+    from .interpreter import Interpreted
+    return Interpreted(kernel, specs, constants, note)
 
 
 @functools.cache
@@ -132,7 +159,4 @@ def _announce(reason: str) -> None:
 
 def environment() -> Any:
     """What a specialisation depends on beside the kernel and its arguments."""
-    from ..config import config
-    from ..native.target import current
-    from ..nki.limits import current_target
     return current_target(), config.checks, current().key_text

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import NativeUnsupported, Unavailable
 from ..nki.program import Program
-from . import driver, objects, threads
+from . import objects
 from .driver import ARENA, CONSTANTS, NUMBER
 from .feasible import feasible, same_memory
 from .flatten import flatten
@@ -21,39 +21,16 @@ from .graph import Bail, Graph, nodes
 from .groups import Group, group
 from .instructions import HANDLERS
 from .lift import Lift
+from .loaded import Compiled, fault, load
 from .regions import Regions, arena, place
-from .table import Entry, Table, pin, pin_bytes
+from .table import Entry, Table
 from .target import Target, current
 
-_fault = threads.WORDS.setdefault("ne_fault", ctypes.c_int64(0))  # written by gathers, see `fault`
+__all__ = ["Compiled", "compile_program", "fault", "load"]
+
 LIMIT_NODES = 20_000  # of a value graph; beyond, regions bound the time to compile
 LIMIT_FUNCTIONS = 12  # distinct functions of a kernel lifted whole
 LIMIT_CODE = 600  # nodes of its code
-
-
-@dataclass
-class Compiled:
-    """A kernel ready to run: call `address(pointers, r0, r1)`.
-
-    pointers: addresses of element [0, …, 0] of the inputs in parameter order, then of the outputs that are not inputs.
-    checked: it has run-time indices; ask `fault` after each call.
-    safe: pairs (input, output) of pointer positions that may be the very same memory; any other overlap of an output with
-    an input is for the caller to avoid. times: milliseconds of "lift", "build", "codegen", "load".
-    """
-
-    address: int
-    r0: int
-    r1: int
-    table: Table
-    checked: bool
-    safe: frozenset[tuple[int, int]]
-    times: dict[str, float] = field(default_factory=dict)
-    compiled: int = 0
-
-    def __call__(self, pointers: list[int]) -> None:
-        """Run it through ctypes: for tests and for the path without native entries."""
-        array = (ctypes.c_void_p * len(pointers))(*pointers)
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.address)(array, self.r0, self.r1)
 
 
 def compile_program(program: Program, target: Target | None = None) -> Compiled:
@@ -89,19 +66,6 @@ class Lowered:
     arena: dict[str, int]
     arena_bytes: int
     how: str
-
-
-def fault() -> int | None:
-    """A run-time index outside its tensor, met by a kernel since the last call; None if there was none.
-
-    To be asked after each call of a kernel whose `checked` is set. One word serves the process: with several threads, the index
-    may be that of another thread's call.
-    """
-    found = _fault.value
-    if not found:
-        return None
-    _fault.value = 0
-    return found & ~(1 << 62) if found > 0 else found  # bit 62 marks a fault; a negative index has it set by itself
 
 
 def lower(program: Program) -> Lowered:
@@ -217,10 +181,3 @@ def obtain(g: Graph, q: Group, target: Target) -> objects.Loaded:
 
 def scratch_of(loaded: objects.Loaded) -> int:
     return ctypes.c_int64.from_address(loaded.symbols["meta"]).value
-
-
-def load(table: Table, target: Target) -> Compiled:
-    """A table whose objects are loaded, ready to be called."""
-    functions = [found.symbols["k"] for key in table.objects if (found := objects.find(key, target)) is not None]
-    address = pin(table.words(functions, pin_bytes(table.constants)))
-    return Compiled(driver.address(target), address, 0, table, table.checked, frozenset(table.safe))
