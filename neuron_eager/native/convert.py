@@ -1,11 +1,11 @@
 """Element types of memory to and from registers: float32, exact integers, raw bits.
 
-In memory a value has one of the element types of `irtypes.ELEMENTS`; in registers it is float32, an integer of 32 or 64
-bits, or its own bits ("raw": an integer of the element's size). Rules, those of the interpreter:
-float to a narrower float rounds to nearest even, once, with denormals; overflow gives infinity, or NaN where the type
-has none (float8_e4m3fn). Float to integer rounds to nearest even and saturates, NaN gives 0; float to bool is x != 0.
-Integer to integer wraps. Integer to float rounds to float32 first. Results do not depend on what the CPU has: an
-instruction that is not exact (bfloat16 stores flush denormals) is only used where it is.
+In memory a value has one of the element types of `irtypes.ELEMENTS`; in registers it is float32, an integer of 32 or
+64 bits, or its own bits ("raw": an integer of the element's size). Rules, those of the interpreter: float to a
+narrower float rounds to nearest even, once, with denormals; overflow gives infinity, or NaN where the type has none
+(float8_e4m3fn). Float to integer rounds to nearest even and saturates, NaN gives 0; float to bool is x != 0. Integer
+to integer wraps. Integer to float rounds to float32 first. Results do not depend on what the CPU has: an instruction
+that is not exact (bfloat16 stores flush denormals) is only used where it is.
 """
 from __future__ import annotations
 

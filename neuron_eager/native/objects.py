@@ -192,5 +192,6 @@ def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
             name, info, _, index = struct.unpack_from("<IBBH", data, at)
             if name and info >> 4:                              # not local
                 text = data[names + name:data.index(b"\0", names + name)].decode()
-                (exports if index else imports).append(text)
+                if text != "_GLOBAL_OFFSET_TABLE_":             # the loader's own
+                    (exports if index else imports).append(text)
     return imports, exports
