@@ -142,13 +142,15 @@ class Entry:
 
     def install(self, args: Sequence[Any], kwargs: Mapping[str, Any], kernel: int, r0: int, r1: int, *,
                 pointers: Sequence[Pointer], results: Sequence[Argument | Output],
-                disjoint: Iterable[tuple[int, int, bool]] = (), nogil: bool = False, user: Any = None) -> Plan | None:
+                disjoint: Iterable[tuple[int, int, bool]] = (), nogil: bool = False,
+                fault: tuple[int, Callable[[], Any]] | None = None, user: Any = None) -> Plan | None:
         """Have calls like `(*args, **kwargs)` run `kernel(void** pointers, int64 r0, int64 r1)` from now on.
 
         Like: the same device, dtype, sizes and strides of each tensor, kinds of operands, and values of all other
         arguments. results: one is returned as it is, several as a tuple, none as None. disjoint: pairs of tensor leaves
         (a, b, same) whose memory must not overlap; `same` allows them to start at the same address. nogil: release the
-        GIL around the kernel; worth it from about a millisecond.
+        GIL around the kernel; worth it from about a millisecond. fault: the address of a word that the kernel sets to
+        report a fault (an index out of range), and the function that is called then, which clears it and raises.
 
         Returns None if such a call can not have a plan, or if another thread is installing one at this moment.
         """
@@ -165,7 +167,9 @@ class Entry:
             if len(outputs) > hot.OUTPUTS or len(pointers) > hot.LEAVES:
                 return None
             memory = self._encode(values, statics, leaves, kernel, r0, r1, pointers, results, outputs, disjoint, nogil)
-            plan = Plan(memory, statics, user)
+            if fault is not None:
+                memory[hot.P_FAULT], memory[hot.P_RAISE] = fault[0], id(fault[1])
+            plan = Plan(memory, [*statics, fault], user)
             self._add(plan)
             return plan
         finally:

@@ -57,7 +57,8 @@ P_OUTPUTS, P_TEMPLATES = 9, 10
 P_POINTERS, P_POINTER = 11, 12                      # per pointer: which source, byte offset
 P_RESULTS, P_RESULT = 13, 14                        # per result: a leaf, or ~output
 P_PAIRS, P_PAIR = 15, 16                            # per pair: leaf, bytes, leaf, bytes, 1 if the same start is allowed
-P_WORDS = 17
+P_FAULT, P_RAISE = 17, 18                           # 0 or a word by which the kernel reports a fault; a Python function
+P_WORDS = 19
 PAIR = 5
 
 # Template of an output: size class, data bytes of the block, bytes counted, usage record, the DLPack struct (10 words)
@@ -96,6 +97,7 @@ PyList_Size = extern("PyList_Size")
 PyList_GetItem = extern("PyList_GetItem")
 PyList_New = extern("PyList_New")
 PyList_SetItem = extern("PyList_SetItem", "int")
+PyObject_CallNoArgs = extern("PyObject_CallNoArgs")
 PyBytes_FromStringAndSize = extern("PyBytes_FromStringAndSize")
 PyEval_SaveThread = extern("PyEval_SaveThread")
 PyEval_RestoreThread = extern("PyEval_RestoreThread")
@@ -308,7 +310,11 @@ def run(rt: Word, p: Word, f: Word) -> Word:
             PyEval_RestoreThread(state)
         else:
             call(p[P_KERNEL], argv, p[P_R0], p[P_R1])
-        value = results(rt, p, f, blocks)
+        fault = p[P_FAULT]
+        if fault != 0 and fault[0] != 0:
+            value = PyObject_CallNoArgs(p[P_RAISE])
+        else:
+            value = results(rt, p, f, blocks)
     for i in range(made):
         if blocks[i] != 0:                          # scratch, or not reached because of an error
             block_free(blocks[i])

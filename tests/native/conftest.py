@@ -64,7 +64,15 @@ def first_words(p: Word, r0: Word, r1: Word) -> Word:
         out[i] = x[0]
 
 
-KERNELS = (negate, add, add_times, copy_operand, three, sleepy_add, first_words)
+def faulty(p: Word, r0: Word, r1: Word) -> Word:
+    """Sets the fault word, whose address is the first pointer, if x[0] is negative."""
+    fault, x, out = p[0], p[1], p[2]
+    if x[0] < 0:
+        fault[0] = x[0]
+    out[0] = x[0]
+
+
+KERNELS = (faulty, negate, add, add_times, copy_operand, three, sleepy_add, first_words)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Entries: what a plan matches, what it runs, what goes to the miss function."""
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 
@@ -272,6 +273,24 @@ def test_disjoint_arguments(rt, kernels, ints):
     assert apart.call(x[:4], x[:4]) == "missed" and apart.call(x[:4], x[4:]) != "missed"
     same = apart.install((x[:4], x[:4]), {}, **plan)                # a further plan for what the first refuses
     assert apart.call(x[:4], x[:4]) != "missed" and same.hits == 1
+
+
+def test_a_fault_of_the_kernel_raises(rt, kernels, ints):
+    word = ctypes.c_int64(0)
+
+    def fail():
+        index, word.value = word.value, 0
+        raise IndexError(f"index {index} is out of range")
+    e = Entry(rt, "fault", lambda *a: "missed")
+    out = Output((1,), (1,), torch.int64)
+    e.install((ints(1),), {}, kernels.faulty, 0, 0, results=[out],
+              pointers=[Constant(ctypes.addressof(word)), Argument(0), out], fault=(ctypes.addressof(word), fail))
+    before = rt.memory()["allocated"]
+    for _ in range(3):
+        assert e.call(ints(5)).tolist() == [5]
+        with pytest.raises(IndexError, match="index -3 is out of range"):
+            e.call(ints(-3))
+    assert rt.memory()["allocated"] == before
 
 
 def test_enabled(adder, rt, ints):
