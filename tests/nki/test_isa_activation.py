@@ -72,8 +72,15 @@ def test_in_place_and_special_values(t):
     x = t.tile(F32([[-np.inf, np.inf, np.nan, 0.0]]))
     nisa.activation(x, nl.exp, x)
     np.testing.assert_array_equal(x.numpy(), F32([[0, np.inf, np.nan, 1]]))
-    nisa.activation(x, nl.gelu, t.tile(F32([[-np.inf, np.inf, np.nan, 0.0]])))
-    np.testing.assert_array_equal(x.numpy(), F32([[0, np.inf, np.nan, 0]]))
+
+
+@pytest.mark.parametrize(("name", "want"), [
+    ("gelu", [np.nan, np.inf, np.nan, 0]), ("gelu_dx", [0, 1, np.nan, 0.5]), ("silu_dx", [0, 1, np.nan, 0.5]),
+    ("gelu_apprx_sigmoid_dx", [0, 1, np.nan, 0.5]), ("sign", [-1, 1, 0, 0]), ("sigmoid", [0, 1, np.nan, 0.5]),
+    ("softplus", [0, np.inf, np.nan, math.log(2)]), ("tanh", [-1, 1, np.nan, 0]), ("erf", [-1, 1, np.nan, 0])])
+def test_special_values(t, name, want):
+    nisa.activation(x := t.empty((1, 4)), getattr(nl, name), t.tile(F32([[-np.inf, np.inf, np.nan, 0.0]])))
+    np.testing.assert_allclose(x.numpy(), F32([want]), atol=1e-30)
 
 
 def test_sum_accumulates_over_instructions(t):

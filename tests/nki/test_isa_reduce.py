@@ -65,6 +65,7 @@ def test_tensor_partition_reduce(t):
     np.testing.assert_array_equal(dst.numpy()[0], np.bitwise_or.reduce(bits, axis=0))
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize(("op", "f"), [("add", np.add), ("multiply", np.multiply), ("maximum", np.maximum),
                                        ("minimum", np.minimum)])
 def test_tensor_scalar_reduce(t, op, f):

@@ -22,6 +22,7 @@ _2_OVER_SQRT_PI = F32(2 / math.sqrt(math.pi))
 
 _STEPS = 256      # grid points per unit of the erf table
 _BLOCK = 16384    # elements
+_FLAT = F32(100)  # beyond it the derivatives of gelu and silu are 0 and 1; infinity would give NaN on the way there
 
 
 @cache
@@ -72,6 +73,11 @@ def sigmoid(x: Array) -> Array:
     return np.reciprocal(F32(1) + np.exp(-x))
 
 
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; 0 for NaN."""
+    return (x > 0).astype(F32) - (x < 0).astype(F32)
+
+
 def relu(x: Array) -> Array:
     return np.maximum(x, F32(0))
 
@@ -84,12 +90,12 @@ def _normal_cdf(x: Array) -> Array:
 @_in_blocks
 def gelu(x: Array) -> Array:
     wide = x.astype(np.float64)
-    return np.where(x == -np.inf, 0, wide * _normal_cdf(wide))
+    return wide * _normal_cdf(wide)
 
 
 @_in_blocks
 def gelu_dx(x: Array) -> Array:
-    wide = x.astype(np.float64)
+    wide = np.clip(x, -_FLAT, _FLAT).astype(np.float64)
     return _normal_cdf(wide) + wide * _INV_SQRT_2PI * np.exp(-0.5 * wide * wide)
 
 
@@ -103,6 +109,7 @@ def gelu_apprx_sigmoid(x: Array) -> Array:
 
 
 def gelu_apprx_sigmoid_dx(x: Array) -> Array:
+    x = np.clip(x, -_FLAT, _FLAT)
     s = sigmoid(F32(1.702) * x)
     return s + F32(1.702) * x * s * (F32(1) - s)
 
@@ -112,6 +119,7 @@ def silu(x: Array) -> Array:
 
 
 def silu_dx(x: Array) -> Array:
+    x = np.clip(x, -_FLAT, _FLAT)
     s = sigmoid(x)
     return s * (F32(1) + x * (F32(1) - s))
 
@@ -136,7 +144,7 @@ def sin_without_range_reduction(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "copy": lambda x: x, "abs": np.abs, "square": np.square, "sign": np.sign, "relu": relu,
+    "copy": lambda x: x, "abs": np.abs, "square": np.square, "sign": sign, "relu": relu,
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": rsqrt, "reciprocal": np.reciprocal,
     "sin": np.sin, "arctan": np.arctan, "tanh": np.tanh, "sigmoid": sigmoid, "erf": erf, "erf_dx": erf_dx,
     "gelu": gelu, "gelu_dx": gelu_dx, "gelu_apprx_tanh": gelu_apprx_tanh,

@@ -26,7 +26,7 @@ def tensor_reduce(a: Args, state: State) -> None:
         result = op.reduce(folded.view(f"u{folded.dtype.itemsize}"), axis=-1)
         return write(dst, result.astype(f"u{dst.dtype.itemsize}").view(dst.dtype.numpy))
     if exact_integers(dst, data):
-        result = op.reduce(folded.astype(np.int64), axis=-1)
+        result = op.reduce(folded.astype(np.int64), axis=-1).astype(np.int64, copy=False)
     else:
         result = op.reduce(to_f32(folded, data.dtype) if folded.dtype != np.float32 else folded, axis=-1)
         result = result.astype(np.float32, copy=False)
