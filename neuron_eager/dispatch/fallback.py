@@ -180,10 +180,8 @@ class _Writer:
             "call": target(op), "name": sig.name, "default_generator": random.default_generator,
             "device_index": devices.index_of,
             **{n: getattr(host_module, n) for n in (
-                "OnHost", "host", "host_written", "host_or_cpu", "host_lazy", "host_out", "fresh_out", "cannot_resize",
+                "OnHost", "host", "host_written", "host_or_cpu", "host_out", "fresh_out", "cannot_resize",
                 "settle_out", "neuron", "overlaps", "on_one_storage", "index_of", "refusal")}}
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        self.lazy = has(sig.name, "Conjugate") or has(sig.name, "Negative")
         self.tensors = [p for p in sig.parameters if p.tensor]
         self.outs = [p for p in sig.parameters if p.out and p.tensor]
         self.device = next((p for p in sig.parameters if "Device" in p.type), None)
@@ -219,7 +217,7 @@ class _Writer:
 
     def convert_one(self, p: Parameter) -> str:
         cpu = p.keyword in CPU_ARGUMENTS.get(self.sig.name, ())
-        function = "host_or_cpu" if cpu else "host_lazy" if self.lazy else "host"
+        function = "host_or_cpu" if cpu else "host"
         if p.tensors:
             if p.written:
                 function = "host_written"
@@ -232,8 +230,6 @@ class _Writer:
             return f"h_{p.name} = {value}" + (f" if {p.name} is not None else None" if p.optional else "")
         if p.written:
             function = "host_out" if p.out else "host_written"
-            if self.lazy and not p.out:
-                function = "host_lazy"
             return f"h_{p.name} = {function}({p.name})"
         value = f"{function}({p.name})"
         for written in self.written():

@@ -16,7 +16,7 @@ from ..errors import UnsupportedLayoutError
 
 _to_dlpack, _from_dlpack = torch._C._to_dlpack, torch._C._from_dlpack
 _is_alias_of = torch._C._is_alias_of
-_CPU, _NEURON, _TYPE = memory.CPU, memory.NEURON, 0xFFFFFFFF
+_CPU, _NEURON = memory.CPU, memory.NEURON
 
 # All of the address space as 64-bit words. A capsule's pointer is the first field behind its object header; the device
 # is the second word of what it points to (DLTensor). Checked by `check_layout` when the dispatch layer is registered.
@@ -30,23 +30,46 @@ class OnHost(Exception):
     """A tensor is on the host where a neuron tensor is needed. Turned into PyTorch's own message by `refuse`."""
 
 
+def _python_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The host alias of a neuron tensor, with its conj and neg bits."""
+    capsule = _to_dlpack(tensor)
+    _WORDS[(_WORDS[(id(capsule) + _POINTER) >> 3] + 8) >> 3] = _CPU
+    alias = _from_dlpack(capsule)
+    if tensor.is_conj():
+        alias = alias.conj()
+    return torch._neg_view(alias) if tensor.is_neg() else alias
+
+
+def _python_neuron(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """A neuron tensor on the memory of a CPU tensor."""
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    capsule = _to_dlpack(tensor)
+    _WORDS[(_WORDS[(id(capsule) + _POINTER) >> 3] + 8) >> 3] = _NEURON | index << 32
+    return memory.account(_from_dlpack(capsule), index)
+
+
+_alias, _neuron = _python_alias, _python_neuron
+
+
+def use_native(runtime: Any) -> None:
+    """Let the native runtime make aliases."""
+    global _alias, _neuron
+    _alias, _neuron = runtime.to_cpu, runtime.to_neuron
+
+
 def host(tensor: Any) -> Any:
     """The host alias of a neuron tensor. Python numbers and CPU tensors without dimensions are taken as they are."""
     try:
-        capsule = _to_dlpack(tensor)
-    except TypeError:
-        if isinstance(tensor, Number) or tensor is None:
-            return tensor
-        raise
-    except (RuntimeError, BufferError):
+        if not tensor.is_cpu:
+            return _alias(tensor)
+    except AttributeError:
+        return tensor               # a number, or None for a tensor that is missing
+    except (RuntimeError, BufferError, TypeError):
         raise _cannot_alias(tensor) from None
-    word = (_WORDS[(id(capsule) + _POINTER) >> 3] + 8) >> 3
-    if _WORDS[word] & _TYPE != _NEURON:
-        if tensor.dim() == 0 and tensor.is_cpu:
-            return tensor
-        raise OnHost
-    _WORDS[word] = _CPU
-    return _from_dlpack(capsule)
+    if tensor.dim() == 0:
+        return tensor
+    raise OnHost
 
 
 def host_written(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,17 +82,6 @@ def host_written(tensor: torch.Tensor) -> torch.Tensor:
 def host_or_cpu(tensor: Any) -> Any:
     """The host alias of a neuron tensor, or a CPU tensor as it is: for arguments that may be on either."""
     return tensor if tensor is None or tensor.is_cpu else host(tensor)
-
-
-def host_lazy(tensor: Any) -> Any:
-    """As `host`, for ops that receive conjugated and negated views unresolved: the alias has these bits too."""
-    alias = host(tensor)
-    if isinstance(tensor, torch.Tensor) and alias is not tensor:
-        if tensor.is_conj():
-            alias = alias.conj()
-        if tensor.is_neg():
-            alias = torch._neg_view(alias)
-    return alias
 
 
 def host_out(tensor: torch.Tensor) -> torch.Tensor:
@@ -104,18 +116,12 @@ def settle_out(out: torch.Tensor, result: torch.Tensor) -> None:
 
 def neuron(tensor: Any, index: int = 0) -> Any:
     """A neuron tensor on the memory of a fresh CPU tensor."""
+    if tensor is None:
+        return None
     try:
-        if tensor.is_conj() or tensor.is_neg():
-            tensor = tensor.resolve_conj().resolve_neg()
-        capsule = _to_dlpack(tensor)
-    except AttributeError:
-        if tensor is None:
-            return None
-        raise
-    except (RuntimeError, BufferError):
+        return _neuron(tensor, index)
+    except (RuntimeError, BufferError, TypeError):
         raise _cannot_alias(tensor) from None
-    _WORDS[(_WORDS[(id(capsule) + _POINTER) >> 3] + 8) >> 3] = _NEURON | index << 32
-    return memory.account(_from_dlpack(capsule), index)
 
 
 def overlaps(written: torch.Tensor, other: Any, same: bool = False) -> bool:

@@ -14,6 +14,7 @@ from ..config import config
 from ..device import memory
 from ..device.kernels import untraced
 from ..errors import Unavailable
+from . import host
 from .build import Plan, Source
 from .plan import Arg
 from .schema import Signature
@@ -39,12 +40,19 @@ def _runtime() -> Any:
         log.info("warm ops take the Python path: %s", reason)
         return None
     memory.use_native(native)
+    host.use_native(native)
     for what, take in (("views", views.register_views), ("the device guard", guard.install_guard)):
         try:
             take(native)
         except Unavailable as reason:
             log.info("%s stay in Python: %s", what, reason)
     return native
+
+
+def load() -> None:
+    """Load the native runtime, if it can be."""
+    if config.hot_path:
+        _runtime()
 
 
 def view_calls() -> dict[str, int]:

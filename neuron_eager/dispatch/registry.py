@@ -69,6 +69,7 @@ def entry(op: OpOverload) -> Callable[..., Any]:
     """What runs an op, by its route; generated once."""
     made = _entries.get(op._name)
     if made is None:
+        native.load()
         route = routes.route(op)
         made = call.kernel_entry(op, route) if route.kind is routes.Kind.KERNEL else call.fallback_entry(op)
         _entries[op._name] = made

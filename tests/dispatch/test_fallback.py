@@ -230,8 +230,8 @@ def test_the_generated_source_can_be_read():
     assert fallback.source(aten.mm.default) == '''\
 def run(self, mat2):
     try:
-        h_self = host_lazy(self)
-        h_mat2 = host_lazy(mat2)
+        h_self = host(self)
+        h_mat2 = host(mat2)
     except OnHost:
         raise refusal(name, (('self', self), ('mat2', mat2), )) from None
     result = call(h_self, h_mat2)
