@@ -62,6 +62,7 @@ def test_nc_version_follows_the_target(monkeypatch, name, version):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", name)
     assert nisa.get_nc_version() is nisa.nc_version(version)
     assert nisa.get_nc_sub_version() == 0
+    assert (nisa.get_nc_version() >= nisa.nc_version.gen3) == (version >= 3)
 
 
 def test_the_target_defaults_to_trn3(monkeypatch):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import total_ordering
 
 
 class engine(Enum):
@@ -60,12 +61,16 @@ class matmul_perf_mode(Enum):
     double_row = "double_row"
 
 
+@total_ordering
 class nc_version(Enum):
-    """The NeuronCore generation: gen2 is Trn1 and Inf2, gen3 Trn2, gen4 Trn3."""
+    """The NeuronCore generation: gen2 is Trn1 and Inf2, gen3 Trn2, gen4 Trn3. Later ones are greater."""
 
     gen2 = 2
     gen3 = 3
     gen4 = 4
+
+    def __lt__(self, other: object) -> bool:
+        return self.value < other.value if isinstance(other, nc_version) else NotImplemented
 
 
 # The names before the engine enumeration, still in use.
