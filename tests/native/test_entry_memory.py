@@ -86,6 +86,7 @@ def test_retagging_shares_memory(rt, live):
     assert live() == 0
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_retagging_special_tensors(rt):
     w = torch.ones(3, requires_grad=True)
     x = rt.to_neuron(w * 2, 0)
