@@ -44,7 +44,7 @@ class Storage:
 
     @property
     def is_contiguous(self) -> bool:
-        return self.base_strides == views.contiguous(self.shape, self.dtype.itemsize)
+        return views.is_contiguous(self.shape, self.base_strides, self.dtype.itemsize)
 
     def __repr__(self) -> str:
         return f"<{self.buffer} storage {self.name or self.id}: {self.dtype}{list(self.shape)}>"
