@@ -1,6 +1,7 @@
 """Modules on neuron: Parameters stay themselves, ties stay tied, parametrizations work."""
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -40,6 +41,49 @@ def test_gradients_move_too():
     m(torch.ones(1, 2)).sum().backward()
     m.neuron()
     assert m.weight.grad.is_neuron
+
+
+def test_attributes_hooks_and_weak_references_stay():
+    import weakref
+    m = nn.Linear(2, 2)
+    seen, reference = [], weakref.ref(m.weight)
+    m.weight.note = 7
+    m.weight.register_hook(lambda g: seen.append("hook"))
+    m.weight.register_post_accumulate_grad_hook(lambda p: seen.append("after"))
+    for move, device in ((m.neuron, "neuron"), (m.cpu, "cpu")):
+        move()
+        m(torch.ones(1, 2, device=device)).sum().backward()
+        assert seen[-2:] == ["hook", "after"] and len(seen) % 2 == 0
+        assert m.weight.note == 7 and reference() is m.weight and m.weight.grad.device.type == device
+
+
+def test_a_module_with_a_live_graph_moves():
+    m = nn.utils.weight_norm(nn.Linear(3, 3)).neuron()      # keeps the graph of its weight
+    assert m(torch.ones(1, 3, device="neuron")).is_neuron
+    m.cpu()
+    loss = m(torch.ones(1, 3)).sum()
+    m.neuron()
+    with pytest.raises(RuntimeError, match="moved to another device after the forward pass"):
+        loss.backward()
+
+
+def test_ties_survive_meta():
+    with torch.device("meta"):
+        m = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    m[1].weight = m[0].weight
+    m.to_empty(device="neuron")
+    assert m[0].weight is m[1].weight and m[0].weight.is_neuron
+
+
+def test_moves_between_other_devices_are_pytorchs_own():
+    assert not torch.__future__.get_swap_module_params_on_conversion()
+    m = nn.Linear(2, 2)
+    weight = m.weight
+    assert m.double().weight is weight and weight.dtype == torch.float64
+    frozen = nn.Linear(2, 2)
+    frozen.weight.requires_grad_(False)
+    frozen.to("neuron", torch.bfloat16)
+    assert not frozen.weight.requires_grad and frozen.bias.requires_grad and frozen.weight.dtype == torch.bfloat16
 
 
 def test_dtype_changes_and_back():
