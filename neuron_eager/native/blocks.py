@@ -45,7 +45,9 @@ class Blocks(Rows):
     def emit(self, group: Group) -> None:
         first, last = self.fn.args[:2]
         stores = group.stores
-        if not tops([st.v for st in stores]):
+        if group.flat:
+            self.stretch(stores, first, last)
+        elif not tops([st.v for st in stores]):
             self.loop(first, last, 1, lambda r, _: self.row(stores, {}, r, None))
         elif group.columns:
             rows = self.leaf["int", group.rows[0][1]]

@@ -86,7 +86,7 @@ def lower_whole(program: Program) -> Lowered:
     lift.run()
     visible = {t.storage.id for t in [*program.inputs, *program.outputs]}
     lift.stores = {k: s for k, s in lift.stores.items() if s[0].sid in visible}
-    groups = [f for q in group(lift) for f in flatten(lift.g, q)]
+    groups = [flatten(lift.g, q) for q in group(lift)]
     for q in {q.skeleton: q for q in groups}.values():
         feasible(q.stores)
     if len({q.skeleton for q in groups}) > LIMIT_FUNCTIONS:

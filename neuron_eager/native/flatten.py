@@ -1,62 +1,64 @@
-"""Contiguous elementwise work does not depend on its shape: rows of 1024 elements, then of 16, then of 1."""
+"""Contiguous elementwise work does not depend on its shape: one range of elements, whatever the rows and columns were.
+
+Such a group's stores and loads keep a nominal width (`FLAT`); its range counts elements, so that one function serves every shape.
+"""
 
 from __future__ import annotations
 
 from .graph import ELEMENTWISE, SIZE, Graph, V, nodes
-from .groups import Group
+from .groups import FLAT, Group
 from .lift import Store
-from .patterns import Pattern, normal
-
-WIDTHS = (1024, 16, 1)
+from .patterns import Pattern
 
 
-def flatten(g: Graph, group: Group) -> list[Group]:
-    """The same work as at most three groups whose code is the same for every shape; the group itself if it is not elementwise."""
+def flatten(g: Graph, group: Group) -> Group:
+    """The group as one range of elements; the group itself if it is not contiguous elementwise work."""
     F, order = group.stores[0].F, nodes(st.v for st in group.stores)
 
     def whole(rs: int, cols: Pattern, dt: str) -> bool:
-        return cols == ((SIZE[dt], F),) and rs == F * SIZE[dt]
+        return rs == F * SIZE[dt] and (cols == ((SIZE[dt], F),) if F > 1 else cols == ())
 
     def fits(v: V) -> bool:
         if v.op == "load":
-            return whole(*v.at[2:]) if v.F == F else v.at[2] == 0
-        return v.op == "const" or v.op in ELEMENTWISE or (v.op == "bcast" and v.args[0].F == 1)
+            return v.at[2] == 0 if v.F == 1 and F > 1 else v.F == F and (whole(*v.at[2:]) or (F == 1 and v.at[2] == 0))
+        if v.op == "affine":
+            return v.F == F and len(v.at[2]) <= 1 and (v.at[1] == v.at[2][0][0] * F if v.at[2] else F == 1)
+        return v.op == "const" or v.op in ELEMENTWISE or (v.op == "bcast" and v.args[0].op == "load")
 
-    if not (
-        F > 1
-        and len(group.rows) == 1
-        and group.rows[0][0] == 0
-        and all(map(fits, order))
-        and all(st.F == F and whole(st.rs, st.cols, st.dt) for st in group.stores)
-    ):
-        return [group]
-    out, done, total = [], 0, group.rows[0][1] * F
-    for w in WIDTHS:
-        n = (total - done) // w
-        if n:
-            out.append(Group(_rewidth(g, group.stores, F, w, done), ((0, n),)))
-            done += n * w
-    return out
+    if len(group.rows) > 1 or group.columns or not all(map(fits, order)):
+        return group
+    if any(st.F != F or not whole(st.rs, st.cols, st.dt) for st in group.stores):
+        return group
+    first, last = group.rows[0]
+    return Group(_stretched(g, group.stores, F, first), ((0, (last - first) * F),), flat=True)
 
 
-def _rewidth(g: Graph, stores: list[Store], F: int, w: int, done: int) -> list[Store]:
-    """The stores as rows of w elements, from element number `done` on."""
+def _stretched(g: Graph, stores: list[Store], F: int, first: int) -> list[Store]:
+    """The stores from row `first` on, with the nominal width."""
     memo: dict[int, V] = {}
 
+    def cols(dt: str) -> Pattern:
+        return ((SIZE[dt], FLAT),)
+
     def move(v: V) -> V:
-        if v.F != F:
+        if v.op == "const" or v.op == "bcast" or (v.F != F):
             return v
         if v.id not in memo:
-            if v.op == "load":
-                size = SIZE[v.at[4]]
-                memo[v.id] = g.make(
-                    "load", (), (v.at[0], v.at[1] + done * size, w * size, normal(((size, w),)), v.at[4]), w, v.kind
-                )
-            else:
-                memo[v.id] = g.make(v.op, [move(a) for a in v.args], v.at, w, v.kind)
+            memo[v.id] = _wide(v)
         return memo[v.id]
 
+    def _wide(v: V) -> V:
+        if v.op == "load":
+            sid, off, rs, _, dt = v.at
+            if rs == 0:
+                return g.bcast(v)
+            return g.make("load", (), (sid, off + first * rs, FLAT * SIZE[dt], cols(dt), dt), FLAT, v.kind)
+        if v.op == "affine":
+            step = v.at[2][0][0] if v.at[2] else v.at[1]
+            return g.affine(v.at[0] + first * v.at[1], 0, ((step, FLAT),), FLAT)
+        args = [move(a) for a in v.args]
+        return g.make(v.op, args, v.at, FLAT if any(a.F == FLAT for a in args) else None, v.kind)
+
     return [
-        Store(st.sid, st.off + done * SIZE[st.dt], w * SIZE[st.dt], normal(((SIZE[st.dt], w),)), w, st.dt, move(st.v))
-        for st in stores
+        Store(st.sid, st.off + first * st.rs, FLAT * SIZE[st.dt], cols(st.dt), FLAT, st.dt, move(st.v)) for st in stores
     ]

@@ -44,6 +44,7 @@ COST = {
     "fmod": 12,
     "scan": 8,
 }
+FLAT = 1024  # nominal width of contiguous elementwise work, see `flatten`
 COLUMN_ROWS = 8  # at most so many rows: threads share the columns of a matmul
 COLUMN_WIDTHS = (512, 256, 128, 64)
 Leaf = tuple[Any, int]  # (storage, byte offset) or ("int", number)
@@ -59,12 +60,15 @@ def leaves_of(v: V) -> tuple[tuple[int, ...], ...]:
 
 
 class Group:
-    """Stores for the same rows; see the module. `columns` is the chunk width where threads share columns instead of rows."""
+    """Stores for the same rows; see the module.
 
-    def __init__(self, stores: list[Store], rows: Rows) -> None:
-        self.stores, self.rows = stores, rows
+    columns: the chunk width where threads share columns instead of rows. flat: the range counts elements, not rows.
+    """
+
+    def __init__(self, stores: list[Store], rows: Rows, flat: bool = False) -> None:
+        self.stores, self.rows, self.flat = stores, rows, flat
         order = nodes(st.v for st in stores)
-        self.columns = column_chunk(stores, rows, order)
+        self.columns = 0 if flat else column_chunk(stores, rows, order)
         number = {v.id: i for i, v in enumerate(order)}
         slots: dict[Leaf, int] = {}
         storages: dict[Any, int] = {}
@@ -72,7 +76,7 @@ class Group:
         def address(sid: Any, off: int) -> tuple[int, int]:
             return slots.setdefault((sid, off), len(slots)), storages.setdefault(sid, len(storages))
 
-        lines = [f"columns {self.columns}"]
+        lines = ["flat" if flat else f"columns {self.columns}"]
         for v in order:
             at: tuple[Any, ...] = v.at
             if v.op == "load":
@@ -97,7 +101,7 @@ class Group:
             yield 0, chunks, self.work * self.rows[0][1] // chunks
             return
         for first, last in self.rows:
-            yield first, last, self.work
+            yield first, last, max(1, self.work // FLAT) if self.flat else self.work
 
 
 def work_of(v: V) -> int:

@@ -81,6 +81,14 @@ class Rows(Lanes):
             p = self.pointer(st.sid, st.off, st.rs, row, brow)
             self.put(state.scalar(st.v), st.v.kind, p, st.dt)
 
+    def stretch(self, sinks: list[Store], first: Value, last: Value) -> None:
+        """Elements first .. last of contiguous elementwise work."""
+        todo = plan(sinks, ())
+        job = todo.jobs[0]
+        self.c0 = first
+        state = RowState(self, {}, None, None, todo)
+        Loop(self, job, 0, state, reach(job.roots(), (), is_scalar), job.counts, self.b.sub(last, first)).run()
+
     def _job(self, job: Job, k: int, state: RowState) -> None:
         cut = {**state.have, **{v: 1 for v in state.buffers}}
         mine = reach(job.roots(), cut, is_scalar)
@@ -149,8 +157,16 @@ class Loop:
     """The loop nest of one job."""
 
     def __init__(
-        self, build: Rows, job: Job, number: int, state: RowState, mine: list[V], counts: tuple[int, ...]
+        self,
+        build: Rows,
+        job: Job,
+        number: int,
+        state: RowState,
+        mine: list[V],
+        counts: tuple[int, ...],
+        length: Value | None = None,
     ) -> None:
+        self.length = length  # of the innermost loop, where it is known only at run time
         self.s, self.job, self.number, self.state, self.mine, self.counts = build, job, number, state, mine, counts
         s = build
         self.fixed: dict[int, Value] = {}  # row scalars, splat; affine starts
@@ -295,6 +311,8 @@ class Loop:
 
     def _inner(self, index: list[Value], accs: list[Value]) -> list[Value]:
         """The innermost loop: whole vectors, then a masked rest."""
+        if self.length is not None:
+            return self._open(self.length)
         s, count, W, U = self.s, self.counts[-1], self.s.W, self._unroll()
         n = len(accs) // U if not self.job.sequential else len(accs)
         whole, main = count // W * W, count // (W * U) * (W * U)
@@ -312,6 +330,21 @@ class Loop:
             head = self._step(index, const(I64, whole), count - whole, head)
         return head + tail
 
+    def _open(self, length: Value) -> list[Value]:
+        """The innermost loop over a number of columns known only at run time; nothing is reduced."""
+        s, W, U = self.s, self.s.W, self._unroll()
+        whole, main = (s.b.and_(length, const(I64, -n)) for n in (W, W * U))
+
+        def turn(i: Value, _: object) -> None:
+            for k in range(U):
+                self._step([], s.b.add(i, const(I64, k * W)) if k else i, None, [])
+
+        s.loop(const(I64, 0), main, W * U, turn)
+        s.loop(main, whole, W, lambda i, _: self._step([], i, None, []))
+        rest = s.b.icmp_signed("<", whole, length)
+        s.when(rest, lambda: Step(self, [], whole, None, s.below(whole, length)).run([]))
+        return []
+
     def _step(self, index: list[Value], i: Value, count: int | None, accs: list[Value]) -> list[Value]:
         """W columns (or the first `count` lanes of them): compute, reduce, store."""
         return Step(self, index, i, count).run(list(accs))
@@ -320,9 +353,11 @@ class Loop:
 class Step:
     """One vector of columns."""
 
-    def __init__(self, loop: Loop, index: list[Value], i: Value, count: int | None) -> None:
+    def __init__(
+        self, loop: Loop, index: list[Value], i: Value, count: int | None, mask: Value | None = None
+    ) -> None:
         self.loop, self.s, self.index, self.i, self.count = loop, loop.s, index, i, count
-        self.mask = None if count is None else loop.s.lanes(count)
+        self.mask = mask if count is None else loop.s.lanes(count)
         self.values: dict[int, Value] = {}
 
     def address(self, base: Value, step: list[int]) -> Value:
