@@ -126,3 +126,16 @@ def test_chains_in_bfloat16_round_at_each_destination(steps, seed):
                 values[to] = _b(FUNCTIONS[op](values[a] * F32(scale) + F32(bias)))
         for tile, value in zip(tiles, values):
             np.testing.assert_array_equal(tile.numpy().astype(F32), value)
+
+
+def test_without_precise_formats_nothing_is_rounded(monkeypatch):
+    monkeypatch.setenv("NKI_PRECISE_FP", "0")
+    with Trial() as t:
+        x = t.tile(np.ones((32, 16), F32), dtype="bfloat16")
+        nisa.tensor_scalar(y := t.empty((32, 16), "float8_e4m3"), x, nl.add, 1e-3)
+        nisa.tensor_copy(z := t.empty((32, 16), "bfloat16"), y)
+        nisa.nc_matmul(p := t.empty((16, 16), buffer="psum"), z, z)
+        nisa.nc_transpose(q := t.empty((16, 32), "bfloat16", "psum"), z)
+    np.testing.assert_allclose(z.numpy(), 1.001, rtol=1e-6)
+    np.testing.assert_allclose(p.numpy(), 32 * 1.001 ** 2, rtol=1e-6)
+    np.testing.assert_allclose(q.numpy(), 1.001, rtol=1e-6)

@@ -214,5 +214,11 @@ def test_affine_select_makes_a_causal_mask(t):
     assert (got[:, 4].astype(F32) == -np.inf).all(), "FP32_MIN is -inf in bfloat16"
 
 
+def test_affine_select_by_a_register(t):
+    ones, start = np.ones((1, 6), F32), nisa.register_alloc(-2)
+    got = run(t, nisa.affine_select, (1, 6), nl.float32, [[1, 6]], 0, t.tile(ones), 0.0, nl.greater_equal, offset=start)
+    np.testing.assert_array_equal(got, [[0, 0, 1, 1, 1, 1]])
+
+
 def test_wrong_engine_for_a_bit_operator_is_not_chosen(t):
     assert nisa.tensor_scalar(t.empty((1, 1), nl.int32), t.tile(np.int32([[1]])), nl.bitwise_and, 1).engine == "vector"
