@@ -194,7 +194,13 @@ class KernelResultError(NeuronEagerError, ValueError):
     template = "kernel {kernel} for {op}: {detail}"
 
 
-class Float64Error(NeuronEagerError, TypeError):
+class KernelTypeError(NeuronEagerError):
+    """A TypeError out of a kernel or its rule. Not one itself: Python's operators take a TypeError for "unsupported"."""
+
+    template = "the kernel of {op}({arguments}): {detail}"
+
+
+class Float64Error(NeuronEagerError):
     template = ("{op} got a float64 tensor, and NEURON_EAGER_FLOAT64=error forbids it. Cast to float32, or set it to "
                 "float32 (compute in float32) or cpu. At {place}")
 

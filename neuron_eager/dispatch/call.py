@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..config import config
-from ..errors import FallbackError, Float64Error
+from ..errors import FallbackError, Float64Error, KernelTypeError
 from . import build, fallback, tracking
 from .host import Number
 from .plan import Call, Decline, Reason
@@ -155,21 +155,18 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
         call = Call(op, values, getattr(route.rule, "operands", ()))
         try:
             lowered = route.rule.lower(call)
+            found = lowered if isinstance(lowered, Decline) else build.build(call, lowered, _executor(), overlapped)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            if "outputs" in call.__dict__ or not _from_pytorch(error):
-                raise
-            # PyTorch refuses the call: its CPU kernel says so in its own words
+            if _from_pytorch(error):
+                # PyTorch refuses the call: its CPU kernel says so in its own words
+                return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]))
+            if isinstance(error, TypeError):
+                arguments = ", ".join(f"{n}={_shown(v)}" for n, v in values.items())
+                raise KernelTypeError(op=name, arguments=arguments, detail=str(error)) from error
+            raise
+        finally:
             call.release()
-            return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]))
-        if isinstance(lowered, Decline):
-            decline = lowered
-        else:
-            plan_or_decline = build.build(call, lowered, _executor(), overlapped)
-            if isinstance(plan_or_decline, Decline):
-                decline = plan_or_decline
-            else:
-                plan = plan_or_decline
-        call.release()
+        decline, plan = (found, None) if isinstance(found, Decline) else (None, found)
     if decline is not None:
         return fallback_record(op, values, decline)
     run = route.rule.function if isinstance(route.rule, FunctionRule) else plan.run       # type: ignore[union-attr]
@@ -179,6 +176,10 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
         _warn_of_float64(name, values)
     log.debug("%s(%s): %s", name, record.arguments, route.why)
     return record
+
+
+def _shown(value: Any) -> str:
+    return tracking.describe([value.dtype], [value.shape]) if isinstance(value, torch.Tensor) else repr(value)
 
 
 def fallback_record(op: OpOverload, values: Mapping[str, Any], decline: Decline) -> Record:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
-_INTERNAL = (_TORCH, _PACKAGE, "<neuron_eager", "<frozen", "<string")
+_INTERNAL = (_TORCH, _PACKAGE, "<neuron_eager", "<frozen", "<eval_with_key")
 
 LIMIT = 4096        # records an op keeps; beyond, the half that ran least is folded into one
 

@@ -1,5 +1,5 @@
-"""Random programs on views, slices, in-place, out=, mixed dtypes and reductions: neuron gives what the CPU gives, bit for
-bit, errors included, where the fallback runs the CPU's own kernels.
+"""Random programs on views, slices, in-place, out=, mixed dtypes and reductions: neuron gives what the CPU gives, bit
+for bit, errors included, where the fallback runs the CPU's own kernels.
 
 NEURON_TEST_PROGRAMS=10000 runs that many.
 """
@@ -30,7 +30,8 @@ VIEWS = {
     "select": lambda a, b, k, n: a.select(_dim(a, k), 0), "unsqueeze": lambda a, b, k, n: a.unsqueeze(_dim(a, k)),
     "squeeze": lambda a, b, k, n: a.squeeze(), "flatten": lambda a, b, k, n: a.view(-1),
     "reshape": lambda a, b, k, n: a.reshape(-1, 2), "expand": lambda a, b, k, n: a.expand(2, *a.shape),
-    "permute": lambda a, b, k, n: a.permute(*range(a.dim() - 1, -1, -1)), "narrow": lambda a, b, k, n: a.narrow(0, 0, 1),
+    "permute": lambda a, b, k, n: a.permute(*range(a.dim() - 1, -1, -1)),
+    "narrow": lambda a, b, k, n: a.narrow(0, 0, 1),
     "diagonal": lambda a, b, k, n: a.diagonal(), "unfold": lambda a, b, k, n: a.unfold(-1, 2, 1),
     "as": lambda a, b, k, n: a.view_as(b), "detach": lambda a, b, k, n: a.detach(),
 }
@@ -64,8 +65,9 @@ REDUCE = {
         torch.nn.functional.layer_norm(a, a.shape[-1:]),
 }
 WRITE = {
-    "add_": lambda a, b, k, n: a.add_(b), "mul_": lambda a, b, k, n: a.mul_(n), "sub_": lambda a, b, k, n: a.sub_(b[:1]),
-    "relu_": lambda a, b, k, n: a.relu_(), "fill_": lambda a, b, k, n: a.fill_(n), "zero_": lambda a, b, k, n: a.zero_(),
+    "add_": lambda a, b, k, n: a.add_(b), "mul_": lambda a, b, k, n: a.mul_(n),
+    "sub_": lambda a, b, k, n: a.sub_(b[:1]), "relu_": lambda a, b, k, n: a.relu_(),
+    "fill_": lambda a, b, k, n: a.fill_(n), "zero_": lambda a, b, k, n: a.zero_(),
     "clamp_": lambda a, b, k, n: a.clamp_(max=n), "copy_": lambda a, b, k, n: a.copy_(b),
     "copy to slice": lambda a, b, k, n: a[1:].copy_(b), "masked_fill_": lambda a, b, k, n: a.masked_fill_(a > 0, n),
     "index_put": lambda a, b, k, n: a.__setitem__((a < 0,), n), "set slice": lambda a, b, k, n: a.__setitem__(0, n),
@@ -82,8 +84,8 @@ OUT = {
 OPS = {**VIEWS, **COMPUTE, **REDUCE, **WRITE, **OUT}
 
 tensors = st.tuples(st.lists(st.integers(0, 4), max_size=3), st.sampled_from(DTYPES), st.integers(0, 1000))
-steps = st.tuples(st.sampled_from([VIEWS, COMPUTE, REDUCE, WRITE, OUT]).flatmap(lambda ops: st.sampled_from(sorted(ops))),
-                  st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.sampled_from(NUMBERS))
+kinds = st.sampled_from([VIEWS, COMPUTE, REDUCE, WRITE, OUT])
+steps = st.tuples(kinds.flatmap(lambda ops: st.sampled_from(sorted(ops))), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.sampled_from(NUMBERS))
 
 
 def _make(shape, dtype, seed):
