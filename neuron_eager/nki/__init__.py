@@ -20,6 +20,12 @@ _ATTRIBUTES = {"jit": "jit", "Kernel": "jit", "trace": "jit", "TensorSpec": "pro
                "lint": "linting"}
 _MODULES = ("language", "isa", "collectives", "typing", "dtype", "simulate", "simulator", "meta")
 
+_GONE = {
+    "benchmark": "time the call, or use neuron-profile on the chip", "profile": "use neuron-profile on the chip",
+    "baremetal": "call the kernel with NumPy arrays", "simulate_kernel": "use nki.simulate(kernel)(...)",
+    "par_dim": "the first dimension of a tile is the partition dimension",
+}
+
 __all__ = ["Kernel", "TensorSpec", "collectives", "dtype", "inspect", "isa", "jit", "language", "lint", "simulate",
            "trace", "typing"]
 __version__ = "0.6.0"
@@ -31,6 +37,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{where}", __name__), name)
     elif name in _MODULES:
         value = importlib.import_module(f".{name}", __name__)
+    elif name in _GONE:
+        raise AttributeError(f"nki.{name} ended with NKI 0.1; {_GONE[name]}")
     else:
         raise AttributeError(f"module 'nki' has no attribute {name!r}")
     globals()[name] = value

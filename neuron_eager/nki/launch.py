@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..config import config
-from ..errors import NkiNotImplementedError, NkiTypeError
+from ..errors import NkiNotImplementedError, NkiTypeError, NkiWarning
 from . import machine, memcheck, memory
 from .buffers import private_hbm, shared_hbm
 from .debugging import stops_in
@@ -117,6 +118,7 @@ def launch(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     if _without_data(bound):
         return abstract(kernel, bound)
     arguments, arrays = collect(bound)
+    _warn_of_gradients(kernel, arrays)
     _check_devices(kernel, arrays)
     if runs_in_interpreter(kernel):
         return interpret(kernel, arguments, arrays)
@@ -167,6 +169,22 @@ def runs_in_interpreter(kernel: Kernel) -> bool:
         return True
     from .. import executors
     return not hasattr(executors, "run_kernel")
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_gradients(kernel: Kernel, arrays: Sequence[Array]) -> None:
+    """Warn once per kernel when autograd would follow a tensor through it, and cannot."""
+    if kernel.name in _warned or not any(a.device is not None and a.value.requires_grad for a in arrays):
+        return
+    import torch
+    followed = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradCPU)
+    if followed and torch.is_grad_enabled():
+        _warned.add(kernel.name)
+        warnings.warn(f"kernel {kernel.name} got a tensor that requires a gradient, and its results are not connected "
+                      "to it; make an operator of it with neuron_eager.nki_op and register_autograd, or call it under "
+                      "torch.no_grad()", NkiWarning, stacklevel=4)
 
 
 def _check_devices(kernel: Kernel, arrays: Sequence[Array]) -> None:

@@ -243,6 +243,23 @@ def test_meta_tensors_give_shapes_by_tracing():
     assert add_into(x, x) is x
 
 
+def test_gradients_are_not_lost_silently():
+    @nki.jit
+    def kernel(x):
+        return double(x)
+
+    x = torch.ones(2, 2, requires_grad=True)
+    with torch.no_grad():
+        kernel(x)
+    with pytest.warns(UserWarning, match="kernel kernel got a tensor that requires a gradient"):
+        kernel(x)
+
+
+def test_names_of_old_versions_say_what_to_use():
+    with pytest.raises(AttributeError, match="nki.benchmark ended with NKI 0.1; time the call"):
+        nki.benchmark
+
+
 def test_outside_a_kernel():
     with pytest.raises(NkiError, match="only inside a kernel"):
         nl.ndarray((2, 2), nl.float32)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,4 +23,8 @@ class State:
 
     vector: Array = field(default_factory=_registers)
     scalar: Array = field(default_factory=_registers)
-    random: dict[str, Xorwow] = field(default_factory=lambda: {"vector": Xorwow(1), "gpsimd": Xorwow(2)})
+
+    @cached_property
+    def random(self) -> dict[str, Xorwow]:
+        """The generators by engine. Seeding them takes longer than most kernels, so it waits for the first use."""
+        return {"vector": Xorwow(1), "gpsimd": Xorwow(2)}
