@@ -7,6 +7,7 @@ import nki.language as nl
 
 from ..dispatch.plan import KernelCall, Operand
 from .rules import FLOATS, unsupported
+from .shapes import broadcast_shape, settled
 from .tiling import P, load, pieces, store, tile, walks
 
 N = nl.tile_size.gemm_moving_fmax              # columns of one PSUM bank
@@ -120,12 +121,13 @@ class Matmul:
 
     operands = ()
 
-    def __init__(self, x, y, bias=None):
-        self.x, self.y, self.bias = x, y, bias
+    def __init__(self, x, y, bias=None, rank=2):
+        self.x, self.y, self.bias, self.rank = x, y, bias, rank
 
     def lower(self, call):
-        x, y, out = call[self.x], call[self.y], call.outputs[0]
+        x, y = call[self.x], call[self.y]
         bias = call[self.bias] if self.bias else None
+        out = self.out(call, x, y, bias)
         alpha, beta = (call.get(name, 1) for name in ("alpha", "beta"))
         if beta == 0:
             bias = None                                  # by definition it is not read: its NaN must not spread
@@ -140,10 +142,18 @@ class Matmul:
         inputs = {"x": x, "y": y, **{name: item for name, item in optional.items() if item is not None}}
         return KernelCall(matmul, inputs, [out], {name: None for name, item in optional.items() if item is None})
 
+    def out(self, call, x, y, bias):
+        """The result as PyTorch has it. Asks PyTorch where the shapes or dtypes may not fit."""
+        shape = (*x.shape[:-1], y.shape[-1]) if x.ndim and y.ndim else ()
+        fits = (x.ndim == y.ndim == self.rank and x.shape[:-2] == y.shape[:-2] and x.shape[-1] == y.shape[-2]
+                and x.dtype == y.dtype and (bias is None or bias.dtype == x.dtype
+                                            and broadcast_shape([bias.shape, shape]) == shape))
+        return fits and settled(call, shape, x.dtype) or call.outputs[0]
+
 
 ROUTES = {
     "mm": Matmul("self", "mat2"),
-    "bmm": Matmul("self", "mat2"),
+    "bmm": Matmul("self", "mat2", rank=3),
     "addmm": Matmul("mat1", "mat2", "self"),
-    "baddbmm": Matmul("batch1", "batch2", "self"),
+    "baddbmm": Matmul("batch1", "batch2", "self", rank=3),
 }

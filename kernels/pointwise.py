@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import nki.language as nl
 
+from ..dispatch.plan import Decline, Reason
 from . import elementwise
-from .rules import FLOATS, INTEGERS, Elementwise, torch
+from .rules import FLOATS, INTEGERS, Elementwise, Selection, torch
 
 BINARY = ("self", "other")
 INTEGRAL = INTEGERS | {torch.bool}
@@ -15,8 +16,15 @@ class Clamp(Elementwise):
 
     def lower(self, call):
         bounds = [name for name in ("min", "max") if call.get(name) is not None]
+        if not bounds:
+            return Decline(Reason.NO_KERNEL, "clamp without bounds")
         function = {("min",): nl.maximum, ("max",): nl.minimum}.get(tuple(bounds), elementwise.clamp)
         return Elementwise(function, ("self", *bounds), allowed=self.allowed).lower(call)
+
+
+class Lerp(Elementwise):
+    def valid(self, call):
+        return len({t.dtype for t in call.inputs}) == 1
 
 
 class Gelu(Elementwise):
@@ -44,7 +52,7 @@ class PowerOfConstant(Elementwise):
 
 def floats(function, inputs=("self",)):
     """An op whose result is floating point; integer inputs become float32."""
-    return Elementwise(function, inputs)
+    return Elementwise(function, inputs, result="float")
 
 
 ROUTES = {
@@ -60,8 +68,8 @@ ROUTES = {
     "abs": Elementwise(elementwise.absolute),
     "addcmul": Elementwise(elementwise.addcmul, ("self", "tensor1", "tensor2", "value")),
     "addcdiv": Elementwise(elementwise.addcdiv, ("self", "tensor1", "tensor2", "value"), allowed=FLOATS),
-    "lerp.Scalar": Elementwise(elementwise.lerp, ("self", "end", "weight"), allowed=FLOATS),
-    "lerp.Tensor": Elementwise(elementwise.lerp, ("self", "end", "weight"), allowed=FLOATS),
+    "lerp.Scalar": Lerp(elementwise.lerp, ("self", "end", "weight"), promoted=("self", "end"), allowed=FLOATS),
+    "lerp.Tensor": Lerp(elementwise.lerp, ("self", "end", "weight"), promoted=("self", "end"), allowed=FLOATS),
     "pow.Tensor_Scalar": PowerOfConstant(),
     "pow.Tensor_Tensor": Elementwise(nl.power, ("self", "exponent"), allowed=FLOATS),
     "clamp": Clamp(None, ("self", "min", "max")),
@@ -94,22 +102,22 @@ ROUTES = {
     "sgn": Elementwise(nl.sign, allowed=FLOATS),
     "sign": Elementwise(nl.sign, allowed=FLOATS),
     # comparisons and logic
-    **{f"{op}.{kind}": Elementwise(token, BINARY, compare=True)
+    **{f"{op}.{kind}": Elementwise(token, BINARY, result="bool")
        for op, token in (("eq", nl.equal), ("ne", nl.not_equal), ("lt", nl.less), ("le", nl.less_equal),
                          ("gt", nl.greater), ("ge", nl.greater_equal))
        for kind in ("Tensor", "Scalar")},
-    "isneginf": Elementwise(elementwise.is_negative_infinity, compare=True, allowed=FLOATS | {torch.bool}),
-    "isnan": Elementwise(elementwise.is_nan, compare=True, allowed=FLOATS | {torch.bool}),
-    "logical_not": Elementwise(elementwise.logical_not, compare=True),
-    "logical_and": Elementwise(elementwise.logical(nl.logical_and), BINARY, compare=True),
-    "logical_or": Elementwise(elementwise.logical(nl.logical_or), BINARY, compare=True),
-    "logical_xor": Elementwise(elementwise.logical(nl.logical_xor), BINARY, compare=True),
+    "isneginf": Elementwise(elementwise.is_negative_infinity, result="bool", allowed=FLOATS | {torch.bool}),
+    "isnan": Elementwise(elementwise.is_nan, result="bool", allowed=FLOATS | {torch.bool}),
+    "logical_not": Elementwise(elementwise.logical_not, result="bool"),
+    "logical_and": Elementwise(elementwise.logical(nl.logical_and), BINARY, result="bool"),
+    "logical_or": Elementwise(elementwise.logical(nl.logical_or), BINARY, result="bool"),
+    "logical_xor": Elementwise(elementwise.logical(nl.logical_xor), BINARY, result="bool"),
     "bitwise_and.Tensor": Elementwise(nl.bitwise_and, BINARY, allowed=INTEGRAL),
     "bitwise_or.Tensor": Elementwise(nl.bitwise_or, BINARY, allowed=INTEGRAL),
     "bitwise_xor.Tensor": Elementwise(nl.bitwise_xor, BINARY, allowed=INTEGRAL),
     "bitwise_not": Elementwise(elementwise.bitwise_not, keep=True, allowed=INTEGRAL),
     # choice
-    "where.self": Elementwise(elementwise.select, ("condition", "self", "other"), keep=True),
-    "masked_fill.Scalar": Elementwise(elementwise.masked_fill, ("self", "mask", "value"), keep=True),
-    "masked_fill.Tensor": Elementwise(elementwise.masked_fill, ("self", "mask", "value"), keep=True),
+    "where.self": Selection(elementwise.select, ("condition", "self", "other"), "condition", BINARY),
+    "masked_fill.Scalar": Selection(elementwise.masked_fill, ("self", "mask", "value"), "mask", ("self",)),
+    "masked_fill.Tensor": Selection(elementwise.masked_fill, ("self", "mask", "value"), "mask", ("self",)),
 }

@@ -6,11 +6,13 @@ from dataclasses import replace
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import torch
 
 from ..dispatch.plan import Decline, KernelCall, Operand, Reason
 from .elementwise import apply, f32, truth
 from .layout import coalesce
 from .rules import FLOATS, NUMBERS, dimensions, product, unsupported
+from .shapes import settled
 from .tiling import F, P, load, pieces, store, tile, walks
 
 N = nl.tile_size.gemm_moving_fmax
@@ -137,9 +139,11 @@ class Reduce:
 
     def __init__(self, op, before=None, after=None, mean=False, allowed=NUMBERS):
         self.op, self.before, self.after, self.mean, self.allowed = op, before, after, mean, allowed
+        self.floating = allowed is FLOATS
 
     def lower(self, call):
-        x, out = call["self"], call.outputs[0]
+        x = call["self"]
+        out = self.out(call, x)
         declined = unsupported([x, out], self.allowed, call.name)
         if declined:
             return declined
@@ -149,6 +153,26 @@ class Reduce:
         if not x.numel:
             return Decline(Reason.SHAPE, f"{call.name} of no elements")
         return self.reduce(x.view(), out, columns)
+
+    def out(self, call, x):
+        """The result as PyTorch has it. Asks PyTorch where the arguments may be wrong."""
+        dim = call.get("dim")
+        given = [] if dim is None else list(dim) if isinstance(dim, (list, tuple)) else [dim]
+        columns = dimensions(dim, x.ndim)
+        keep = call.get("keepdim", False)
+        shape = tuple(1 if d in columns else n for d, n in enumerate(x.shape) if keep or d not in columns)
+        dtype = call.get("dtype") or self.dtype(x)
+        known = (dtype is not None and all(-max(x.ndim, 1) <= d < max(x.ndim, 1) for d in given)
+                 and len(set(columns)) == (len(given) or x.ndim))
+        return known and settled(call, shape, dtype) or call.outputs[0]
+
+    def dtype(self, x):
+        """The dtype of the result for this input, or None where PyTorch should say it."""
+        if self.before is truth:
+            return torch.uint8 if x.dtype is torch.uint8 else torch.bool
+        if self.op is nl.add:
+            return x.dtype if x.dtype in FLOATS else torch.int64 if not self.floating else None
+        return x.dtype
 
     def reduce(self, x, out, columns):
         count = product(x.shape[d] for d in columns)

@@ -10,6 +10,7 @@ import torch
 
 from ..dispatch.plan import Arg, Call, Decline, KernelCall, Number, Operand, Out, Reason, View
 from .layout import coalesce
+from .shapes import elementwise_out
 
 FLOATS = frozenset((torch.float32, torch.bfloat16, torch.float16))
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
@@ -97,47 +98,89 @@ def dimensions(dim: Any, rank: int) -> list[int]:
 class Elementwise:
     """Serves ops whose result depends on one element of each input.
 
-    function: an op token or a tile function, or a function of the call that gives one (or a Decline).
+    function: an op token or a tile function.
     inputs: the parameters that are its operands, in order; Python numbers among them are data, not part of the key.
-    compare: the result is a truth value, and operands are brought to one dtype first.
+    result: "common", the dtype that the operands promote to; "float", where integers become the default dtype; "bool",
+    a comparison of operands brought to their common dtype.
+    promoted: the inputs that take part in promotion; by default all but factors (alpha, value).
     keep: operands keep their dtypes, because the function moves bits.
     """
 
-    def __init__(self, function: Any, inputs: Sequence[str] = ("self",), *, compare: bool = False, keep: bool = False,
+    FACTORS = frozenset(("alpha", "value"))
+
+    def __init__(self, function: Any, inputs: Sequence[str] = ("self",), *, result: str = "common",
+                 promoted: Sequence[str] | None = None, keep: bool = False,
                  allowed: frozenset[torch.dtype] = NUMBERS) -> None:
-        self.function, self.inputs, self.compare, self.keep, self.allowed = function, inputs, compare, keep, allowed
+        self.function, self.inputs, self.result, self.keep, self.allowed = function, inputs, result, keep, allowed
+        self.promoted = [n for n in inputs if n not in self.FACTORS] if promoted is None else promoted
         self.operands = tuple(inputs)
 
     def lower(self, call: Call) -> KernelCall | Decline:
         from .elementwise import elementwise
-        out = call.outputs[0]
         given = [call[name] for name in self.inputs]
+        if any(isinstance(v, Number) and v.type is complex or isinstance(v, complex) for v in given):
+            return Decline(Reason.DTYPE, f"{call.name} with a complex number")
+        common = call.result_type(*self.promoted)
+        out = self.out(call, common)
         declined = unsupported([out, *(a for a in given if isinstance(a, Arg))], self.allowed, call.name)
         if declined:
             return declined
-        dtype = self.compute_dtype(call, out)
-        items: list[Any] = []
-        for value in given:
-            if isinstance(value, Number) and value.type is complex or isinstance(value, complex):
-                return Decline(Reason.DTYPE, f"{call.name} with a complex number")
-            items.append(value if isinstance(value, Arg) else operand(value, dtype))
+        dtype = common if self.result == "bool" else out.dtype
+        items = [value if isinstance(value, Arg) else operand(value, dtype) for value in given]
+        mixed = any(isinstance(a, Arg) and is_integer(a.dtype) for a in given)
         out, views = compact(out, items)
-        return KernelCall(elementwise, {"ins": tuple(views)}, [out], self.constants(dtype, out), same_view=True)
+        return KernelCall(elementwise, {"ins": tuple(views)}, [out], self.constants(dtype, mixed), same_view=True)
 
-    def compute_dtype(self, call: Call, out: Out) -> torch.dtype:
-        return call.result_type(*self.inputs) if self.compare else out.dtype
+    def out(self, call: Call, common: torch.dtype) -> Out:
+        """The result as PyTorch has it. Asks PyTorch where the call may be an error."""
+        integral = is_integer(common)
+        dtype = {"float": torch.get_default_dtype() if integral else common, "bool": torch.bool}.get(
+            self.result, common)
+        factors = [call[name] for name in self.inputs if name not in self.promoted]
+        odd = integral and any(isinstance(v, Number) and v.type is not int for v in factors)
+        if odd or dtype is torch.bool and self.result == "common" or not self.valid(call):
+            return call.outputs[0]
+        return elementwise_out(call, self.inputs, dtype) or call.outputs[0]
 
-    def constants(self, dtype: torch.dtype, out: Out) -> Mapping[str, Any]:
-        """Integers are computed in int64, which wraps as every narrower type does; comparisons in the common dtype."""
+    def valid(self, call: Call) -> bool:
+        """Whether the arguments are surely such as the op takes, their shapes aside."""
+        return True
+
+    def constants(self, dtype: torch.dtype, mixed: bool) -> Mapping[str, Any]:
+        """Integers are computed in int64, which wraps as every narrower type does; comparisons in the common dtype.
+
+        mixed: there are integers among the operands; with 16-bit floats they are rounded before they take part.
+        """
         constants: dict[str, Any] = {"function": self.function}
         if self.keep:
             return constants
         if is_integer(dtype):
             constants["compute"] = "int64"
-            constants["result"] = "bool" if self.compare else "int64"
-        elif self.compare:
+            constants["result"] = "bool" if self.result == "bool" else "int64"
+        elif self.result == "bool":
             constants["compute"], constants["result"] = str(dtype).removeprefix("torch."), "bool"
+        elif mixed and dtype.itemsize == 2:
+            constants["compute"] = str(dtype).removeprefix("torch.")
         return constants
+
+
+class Selection(Elementwise):
+    """where and masked_fill: one of two values, bit by bit."""
+
+    def __init__(self, function: Any, inputs: Sequence[str], mask: str, promoted: Sequence[str]) -> None:
+        super().__init__(function, inputs, promoted=promoted, keep=True)
+        self.mask = mask
+
+    def lower(self, call: Call) -> KernelCall | Decline:
+        value = call.get("value")
+        if isinstance(value, (Number, Arg)) and is_integer(call["self"].dtype) and not (
+                value.type is not float if isinstance(value, Number) else is_integer(value.dtype)):
+            return Decline(Reason.DTYPE, f"{call.name} of integers with a fraction")
+        return super().lower(call)
+
+    def valid(self, call: Call) -> bool:
+        value = call.get("value")
+        return call[self.mask].dtype is torch.bool and not (isinstance(value, Arg) and value.shape)
 
 
 def product(sizes: Iterable[int]) -> int:

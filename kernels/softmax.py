@@ -4,9 +4,11 @@ from __future__ import annotations
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import torch
 
 from ..dispatch.plan import KernelCall
 from .rules import FLOATS, rows_by_columns, unsupported
+from .shapes import settled
 from .tiling import F, P, load, pieces, store, tile, walks
 
 RESIDENT = 16384        # columns whose float32 values stay in SBUF between the passes: 64 KiB of a partition
@@ -86,7 +88,10 @@ class Softmax:
         self.log = log
 
     def lower(self, call):
-        x, out = call["self"], call.outputs[0]
+        x = call["self"]
+        dtype = torch.float32 if call["half_to_float"] else x.dtype
+        valid = -max(x.ndim, 1) <= call["dim"] < max(x.ndim, 1) and dtype in FLOATS and x.dtype in FLOATS
+        out = valid and settled(call, x.shape, dtype) or call.outputs[0]
         declined = unsupported([x, out], FLOATS, call.name)
         if declined:
             return declined
