@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..nki.tensor import NkiTensor
-from .graph import SIZE, Bail
 from .patterns import Pattern, compose, elements, normal, split
+from .values import SIZE, Bail
 
 
 class Cut(Exception):
@@ -23,8 +23,8 @@ class Cut(Exception):
 class Access:
     """P rows of F elements of dtype `dt`: byte `off + row * rs + cols` of storage `sid`.
 
-    On chip, `rs` is the number of bytes of a partition. `rs` is None when the rows of an HBM view are not equally spaced;
-    `full` lists all its elements.
+    On chip, `rs` is the number of bytes of a partition. `rs` is None when the rows of an HBM view are not equally
+    spaced; `full` lists all its elements.
     """
 
     __slots__ = ("sid", "chip", "off", "P", "F", "rs", "cols", "dt", "full", "dynamic")
@@ -99,11 +99,13 @@ class Access:
         return self.sid, self.off, self.P, self.rs, self.cols, self.dt
 
     def __repr__(self) -> str:
-        return f"{'chip' if self.chip else 'hbm'}{self.sid}+{self.off}: {self.P} rows by {self.rs}, columns {self.cols} {self.dt}"
+        where = f"{'chip' if self.chip else 'hbm'}{self.sid}+{self.off}"
+        return f"{where}: {self.P} rows by {self.rs}, columns {self.cols} {self.dt}"
 
 
 def access(t: NkiTensor, rows: int | None = None) -> Access:
-    """The access of a tensor. `rows` is the number of rows an HBM view is to have, elements taken in row-major order."""
+    """The access of a tensor. `rows` is the number of rows an HBM view is to have, elements taken in row-major
+    order."""
     storage, shape, strides = t.storage, t.shape, t.byte_strides
     dynamic = t.dynamic or None
     if storage.buffer.on_chip:

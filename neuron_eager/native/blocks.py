@@ -1,4 +1,5 @@
-"""Code for blocks of rows: matmuls and transposed loads are computed into scratch memory, and then read like any load."""
+"""Code for blocks of rows: matmuls and transposed loads are computed into scratch memory, and then read like any
+load."""
 
 from __future__ import annotations
 
@@ -7,15 +8,16 @@ from llvmlite import ir
 from . import matmul, transpose
 from .build import function, new_module
 from .feasible import tops
-from .graph import SIZE, V, nodes
 from .groups import COLUMN_ROWS, Group, flat, transposed
 from .irtypes import I64, PTR, Value, const
+from .lanes import CELL
 from .lift import Store, pieces
 from .matmul import Matrix
 from .patterns import normal, width
 from .phases import reach
-from .rows import CELL, Block, Rows
+from .rows import Block, Rows
 from .target import Target
+from .values import SIZE, V, nodes
 
 ROWS, COLUMNS = 128, 512  # of a block that is computed at a time
 DIRECT_ROWS = 512  # of a matmul that writes its destination itself
@@ -260,7 +262,6 @@ class Blocks(Rows):
         if factor.at[0] != "0x1.0000000000000p+0":
             self.row([put(total, self.g.make("multiply", (cell(total), factor), (), width, "f"))], {}, here, here)
         return Block(total, 0, CELL["f"])
-
 
     def _next_rows(self, v: V, count: int) -> list[V]:
         """v and the values of the next rows, where their addresses follow from v's; v alone where they do not."""

@@ -1,7 +1,8 @@
 """Tile program → native code that can be called: `compile_program`.
 
-The result is an address and two numbers to call it with: `address(pointers, r0, r1)` with C calling convention, no GIL needed, from
-any thread. Nothing is compiled for a program whose value graphs are known; a table of numbers is all that is new then.
+The result is an address and two numbers to call it with: `address(pointers, r0, r1)` with C calling convention, no
+GIL needed, from any thread. Nothing is compiled for a program whose value graphs are known; a table of numbers is all
+that is new then.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from . import objects
 from .driver import ARENA, CONSTANTS, NUMBER
 from .feasible import feasible, same_memory
 from .flatten import flatten
-from .graph import Bail, Graph, nodes
+from .graph import Graph
 from .groups import Group, group
 from .instructions import HANDLERS
 from .lift import Lift
@@ -25,6 +26,7 @@ from .loaded import Compiled, fault, load
 from .regions import Regions, arena, place
 from .table import Entry, Table
 from .target import Target, current
+from .values import Bail, nodes
 
 __all__ = ["Compiled", "compile_program", "fault", "load"]
 
@@ -48,7 +50,7 @@ def compile_program(program: Program, target: Target | None = None) -> Compiled:
     lifted = 1e3 * (time.perf_counter() - start)
     try:
         table, times, compiled = assemble(program, lowered, target)
-    except Bail as reason:                  # a form that only emitting it shows to have no code
+    except Bail as reason:  # a form that only emitting it shows to have no code
         table, times, compiled = assemble_regions(program, str(reason), target)
     result = load(table, target)
     result.times = {"lift": lifted, **times}
@@ -101,7 +103,9 @@ def lower_regions(program: Program, why: str) -> Lowered:
     regions = Regions(program)
     regions.run()
     where, size = place(regions)
-    return Lowered(regions.g, [c.group for c in regions.calls], [c.wait for c in regions.calls], where, size, f"regions: {why}")
+    return Lowered(
+        regions.g, [c.group for c in regions.calls], [c.wait for c in regions.calls], where, size, f"regions: {why}"
+    )
 
 
 def positions(program: Program) -> dict[int, tuple[int, int]]:
@@ -135,6 +139,7 @@ def assemble(program: Program, lowered: Lowered, target: Target) -> tuple[Table,
         if isinstance(sid, int):
             sid = arena(sid)
         return ARENA, lowered.arena[sid] + off
+
     for q, wait in zip(lowered.groups, lowered.wait):
         if q.skeleton not in number:
             loaded = obtain(lowered.g, q, target)

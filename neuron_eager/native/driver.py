@@ -7,7 +7,8 @@ Words (int64) of a table:
     entry    function, first, last, work of one, flags, leaves, then (base, offset) for each leaf
 A leaf becomes one argument: base >= 0 is pointers[base] + offset, and the bases below are numbers, the arena (memory of
 this call) and the constants of the program. The range of an entry is shared by the threads, or where a table has many
-independent entries, the entries are (flag SPREAD). An entry with flag WAIT starts when all threads have done what is above it.
+independent entries, the entries are (flag SPREAD). An entry with flag WAIT starts when all threads have done what is
+above it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GRAIN = 32768
 
 def module(target: Target) -> Any:
     """IR of the driver."""
-    text = f"""
+    return f"""
 target triple = "{target.triple}"
 target datalayout = "{target.data_layout}"
 declare i64 @ne_parts(i64, i64)
@@ -218,7 +219,6 @@ exit:
   ret void
 }}
 """
-    return text
 
 
 def address(target: Target) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .graph import ELEMENTWISE, Bail, V, nodes
 from .groups import Group, transposed
 from .lift import Store, pieces
 from .phases import plan, reach
+from .values import ELEMENTWISE, Bail, V, nodes
 
 
 def is_block(v: V) -> bool:
@@ -46,10 +46,16 @@ def _product(v: V) -> None:
 
 
 def same_memory(groups: list[Group], where: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs (read, written) of pointer positions that may be one memory: each row reads exactly what it overwrites, no later
-    than it does, and nothing reads it besides. `where`: storage → (position, offset of the first element)."""
+    """Pairs (read, written) of pointer positions that may be one memory: each row reads exactly what it overwrites,
+    no later than it does, and nothing reads it besides. `where`: storage → (position, offset of the first
+    element)."""
     written = {st.sid for q in groups for st in q.stores if st.sid in where}
-    read = {v.at[0] for q in groups for v in nodes(st.v for st in q.stores) if v.op in ("load", "gather") and v.at[0] in where}
+    read = {
+        v.at[0]
+        for q in groups
+        for v in nodes(st.v for st in q.stores)
+        if v.op in ("load", "gather") and v.at[0] in where
+    }
     return sorted(
         (where[i][0], where[o][0])
         for i in read

@@ -1,14 +1,16 @@
 """Contiguous elementwise work does not depend on its shape: one range of elements, whatever the rows and columns were.
 
-Such a group's stores and loads keep a nominal width (`FLAT`); its range counts elements, so that one function serves every shape.
+Such a group's stores and loads keep a nominal width (`FLAT`); its range counts elements, so that one function serves
+every shape.
 """
 
 from __future__ import annotations
 
-from .graph import ELEMENTWISE, SIZE, Graph, V, nodes
+from .graph import Graph
 from .groups import FLAT, Group
 from .lift import Store
 from .patterns import Pattern
+from .values import ELEMENTWISE, SIZE, V, nodes
 
 
 def flatten(g: Graph, group: Group) -> Group:

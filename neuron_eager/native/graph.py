@@ -1,98 +1,22 @@
-"""Value graphs: what a tile holds, as hash-consed nodes over the kernel's HBM arguments.
+"""Value graphs: the one maker of nodes.
 
-A node stands for `F` columns of every row (partition) of a tile; F is None when all columns of a row are equal. Its lane kind
-says in what form one element is computed:
-
-    f  float32             every float dtype of NKI arithmetic
-    d  float64             only moved and cast
-    i  int32               bool, int8..int32, uint8, uint16
-    u  uint32
-    l  int64
-    b  truth value         result of a comparison; 1 or 0 in every other kind
-
-Equal nodes are one object, so "these two row tiles run the same program" is `is`. Rewriting a value for other rows or columns
-(`take`) goes down to the loads, where it changes offsets and strides only.
+Nodes are hash-consed: equal ones are one object, so "these two row tiles run the same program" is `is`. Each method
+returns the node for its meaning, simplified where that is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ctypes import c_float
 from typing import Any
 
 import numpy as np
 
 from ..nki.dtypes import ALL
-from .patterns import Pattern, compose, elements, fit, normal, width
+from .patterns import Pattern, normal, width
+from .rewriting import MAX_PIECES, Rewriting
+from .values import KIND, REDUCTIONS, SIZE, Bail, V, contiguous, literal
 
-SIZE: dict[str, int] = {name: d.itemsize for name, d in ALL.items()}
-KIND: dict[str, str] = {"float64": "d", "uint32": "u", "int64": "l"}
-KIND |= {name: "f" if d.is_float else "i" for name, d in ALL.items() if name not in KIND and d.packed == 1}
-REDUCTIONS = frozenset({"add", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor"})
-COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
-ELEMENTWISE = (
-    frozenset(
-        [
-            "add",
-            "subtract",
-            "multiply",
-            "divide",
-            "maximum",
-            "minimum",
-            "power",
-            "mod",
-            "fmod",
-            "select",
-            "cvt",
-            "to",
-            "bits",
-            "and_bool",
-            "or_bool",
-            "xor_bool",
-            "not_bool",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "invert",
-            "left_shift",
-            "right_shift",
-            "logical_shift",
-            "abs",
-            "square",
-            "relu",
-            "rsqrt",
-            "reciprocal",
-            "sqrt",
-            "exp",
-            "log",
-            "sin",
-            "cos",
-            "tan",
-            "arctan",
-            "tanh",
-            "sigmoid",
-            "gelu",
-            "gelu_dx",
-            "gelu_apprx_tanh",
-            "gelu_apprx_sigmoid",
-            "gelu_apprx_sigmoid_dx",
-            "silu",
-            "silu_dx",
-            "softplus",
-            "mish",
-            "erf",
-            "erf_dx",
-            "sign",
-            "negative",
-            "ceil",
-            "floor",
-            "trunc",
-            "prelu",
-        ]
-    )
-    | COMPARISONS
-)
-MAX_PIECES = 256
 _INT_RANGE = {
     d: (np.iinfo(ALL[d].numpy).min, np.iinfo(ALL[d].numpy).max)
     for d in ("int8", "int16", "int32", "uint8", "uint16", "uint32", "int64")
@@ -101,51 +25,8 @@ _INT_RANGE = {
 Selection = tuple[int, Pattern] | None  # which columns: (first, pattern); None is all of them
 
 
-class Bail(Exception):
-    """The program, or this part of it, has no form as a value graph; the reason is the message."""
-
-
-class V:
-    """A value. `at` holds its static parameters, `id` its number in the graph."""
-
-    __slots__ = ("op", "args", "at", "F", "kind", "id")
-    op: str
-    args: tuple[V, ...]
-    at: tuple[Any, ...]
-    F: int | None
-    kind: str
-    id: int
-
-    def __repr__(self) -> str:
-        inner = ", ".join(f"%{a.id}" for a in self.args)
-        return f"%{self.id}:{self.kind}{'' if self.F is None else self.F} = {self.op}{self.at}({inner})"
-
-
-def literal(v: V) -> float | int:
-    """The number a `const` node stands for."""
-    return float.fromhex(v.at[0]) if v.kind in "fd" else v.at[0]
-
-
-def nodes(roots: Iterable[V]) -> list[V]:
-    """Every node under `roots`, arguments before users."""
-    seen: set[int] = set()
-    out: list[V] = []
-
-    def visit(v: V) -> None:
-        seen.add(v.id)
-        for a in v.args:
-            if a.id not in seen:
-                visit(a)
-        out.append(v)
-
-    for r in roots:
-        if r.id not in seen:
-            visit(r)
-    return out
-
-
-class Graph:
-    """Makes nodes. Each method returns the one node for its meaning, simplified where that is exact."""
+class Graph(Rewriting):
+    """Makes nodes; raises Bail beyond `limit` of them."""
 
     def __init__(self, limit: int = 1 << 62) -> None:
         self.table: dict[tuple[Any, ...], V] = {}
@@ -316,7 +197,8 @@ class Graph:
         )
 
     def mosaic(self, parts: list[tuple[V, int, Pattern]], F: int) -> V:
-        """Values side by side: part (v, start, pattern) holds the columns `start + pattern`. Merged where they continue each other."""
+        """Values side by side: part (v, start, pattern) holds the columns `start + pattern`. Merged where they
+        continue each other."""
         parts = sorted(parts, key=lambda p: p[1])
         if all(contiguous(p) for _, _, p in parts):
             out: list[tuple[V, int, int]] = []
@@ -369,7 +251,8 @@ class Graph:
         )  # count 1 stays a trivial reduction: a later chunk may join it
 
     def scan(self, x: V, y: V, start: V, at: tuple[Any, ...], F: int) -> V:
-        """A running operation along the columns (see `instructions`); where tiles have several pieces, one scan after the other."""
+        """A running operation along the columns (see `instructions`); where tiles have several pieces, one scan after
+        the other."""
         cuts = {0, F}
         for v in (x, y):
             if v.op == "mosaic":
@@ -389,7 +272,8 @@ class Graph:
         return self.make("dot", (a, b), (K,), b.F, "f")
 
     def join(self, op: str, x: V, y: V) -> V | None:
-        """op(x, y) where y continues the reduction or contraction that x ends with: one longer one (re-associates float sums)."""
+        """op(x, y) where y continues the reduction or contraction that x ends with: one longer one (re-associates
+        float sums)."""
         if y.op == "red" and y.at[0] == op and y.F == 1:
             if x.op == "red" and x.at[0] == op and x.F == 1:
                 m = self.merge(x.args[0], y.args[0], x.at[1])
@@ -408,226 +292,3 @@ class Graph:
             if rest is not None:
                 return self.make(op, (x.args[0], rest), (), x.F, x.kind)
         return None
-
-    # ---- rewriting
-    def take(self, v: V, dr: int, sel: Selection) -> V:
-        """The same value `dr` rows further down, restricted to the columns `sel`."""
-        if v.op == "const" or (dr == 0 and sel is None):
-            return v
-        if sel is not None and v.F is not None and sel == (0, normal(((1, v.F),))):
-            if dr == 0:
-                return v
-            sel = None
-        key = (v.id, dr, sel)
-        r = self.memo.get(key)
-        if r is None:
-            r = self.memo[key] = self._take(v, dr, sel)
-        return r
-
-    def _take(self, v: V, dr: int, sel: Selection) -> V:
-        op, args, at = v.op, v.args, v.at
-        if v.F is None or (v.F == 1 and op != "scan"):
-            one = sel is None or not sel[1] or v.F is None
-            w = self._rows(v, dr)
-            return w if one else self.bcast(w)
-        if op == "load":
-            off, cols = _columns(at[3], sel)
-            return self.load(at[0], at[1] + dr * at[2] + off, at[2], cols, at[4])
-        if op == "gather":
-            off, cols = _columns(at[4], sel)
-            return self.gather(self.take(args[0], dr, None), at[0], at[1] + off, at[2], at[3], cols, at[5])
-        if op == "affine":
-            off, cols = _columns(at[2], sel)
-            return self.affine(at[0] + dr * at[1] + off, at[1], cols, v.F if sel is None else width(sel[1]))
-        if op == "red":
-            if sel is None:
-                return self.make("red", (self.take(args[0], dr, None),), at, v.F, v.kind)
-            wide = (sel[0] * at[1], normal((*[(s * at[1], n) for s, n in sel[1]], (1, at[1]))))
-            return self.red(at[0], self.take(args[0], dr, wide), at[1], width(sel[1]))
-        if op == "dot":
-            b = self.take(args[1], 0, sel)
-            return self.make("dot", (self.take(args[0], dr, None), b), at, b.F, v.kind)
-        if op == "mosaic":
-            return self._take_mosaic(v, dr, sel)
-        if op in ELEMENTWISE:
-            return self.ew(op, *[self.take(a, dr, sel) for a in args], at=at, kind=v.kind)
-        if op == "T":
-            return self._take_transposed(v, dr, sel)
-        if op == "pick" and sel is not None:
-            first, pattern = _columns(at[1] or ((0, 1),), sel)
-            sel = (at[0] + first, pattern)
-            return self.make("pick", (self._rows(args[0], dr),), sel, width(pattern), v.kind)
-        moved = self._rows(v, dr)
-        return moved if sel is None else self.make("pick", (moved,), sel, width(sel[1]), v.kind)
-
-    def _rows(self, v: V, dr: int) -> V:
-        """The value `dr` rows further down, all columns."""
-        if dr == 0 or v.op == "const":
-            return v
-        key = (v.id, dr, None)
-        r = self.memo.get(key)
-        if r is not None:
-            return r
-        op, args, at = v.op, v.args, v.at
-        if op == "load":
-            r = self.make("load", (), (at[0], at[1] + dr * at[2], *at[2:]), v.F, v.kind)
-        elif op == "affine":
-            r = self.make("affine", (), (at[0] + dr * at[1], *at[1:]), v.F, v.kind)
-        elif op == "dot":
-            r = self.make("dot", (self._rows(args[0], dr), args[1]), at, v.F, v.kind)
-        elif op == "T":
-            r = self._take_transposed(v, dr, None)
-        else:
-            r = self.make(op, [self._rows(a, dr) for a in args], at, v.F, v.kind)
-        self.memo[key] = r
-        return r
-
-    def _take_transposed(self, v: V, dr: int, sel: Selection) -> V:
-        inner, F = v.args[0], v.F
-        if dr:
-            inner = self.take(inner, 0, (dr, normal(((1, (inner.F or 1) - dr),))))
-        if sel is not None:
-            if not contiguous(sel[1]):
-                raise Bail("columns of a transposed value")
-            inner, F = self.take(inner, sel[0], None), width(sel[1])
-        return self.make("T", (inner,), (), F, v.kind)
-
-    def _take_mosaic(self, v: V, dr: int, sel: Selection) -> V:
-        assert v.F is not None
-        if sel is None:
-            return self.make("mosaic", [self._rows(a, dr) for a in v.args], v.at, v.F, v.kind)
-        start, pattern = sel
-        if contiguous(pattern) and all(contiguous(p) for _, p in v.at):
-            end, parts = start + width(pattern), []
-            for a, (s, p) in zip(v.args, v.at):
-                lo, hi = max(s, start), min(s + width(p), end)
-                if lo < hi:
-                    parts.append(
-                        (self.take(a, dr, (lo - s, normal(((1, hi - lo),)))), lo - start, normal(((1, hi - lo),)))
-                    )
-            return self.mosaic(parts, width(pattern))
-        wanted = start + elements(pattern)
-        owner, place = np.full(v.F, -1), np.zeros(v.F, np.int64)
-        for k, (s, p) in enumerate(v.at):
-            columns = s + elements(p)
-            owner[columns], place[columns] = k, np.arange(len(columns))
-        return self.assemble([self._rows(a, dr) for a in v.args], owner[wanted], place[wanted])
-
-    def assemble(self, values: list[V], owner: np.ndarray, place: np.ndarray) -> V:
-        """Column c of the result is column `place[c]` of `values[owner[c]]`."""
-        parts = []
-        for k in dict.fromkeys(owner.tolist()):
-            where = np.flatnonzero(owner == k)
-            target, source = fit(where), fit(place[where])
-            if target is None or source is None:
-                raise Bail("columns of a tile are put together irregularly")
-            parts.append((self.take(values[k], 0, source), *target))
-            if len(parts) > MAX_PIECES:
-                raise Bail("a tile of too many pieces")
-        return self.mosaic(parts, len(owner))
-
-    def merge(self, x: V, y: V, fx: int) -> V | None:
-        """x followed by y as one value, if y is x's program fx columns further on."""
-        if x.F is None or y.F is None:
-            return x if x is y else None
-        if x.op != y.op or x.kind != y.kind:
-            return None
-        a, b = x.at, y.at
-        if x.op == "load":
-            if a[0] != b[0] or a[2] != b[2] or a[4] != b[4]:
-                return None
-            cols = _continue(a[3], b[3], b[1] - a[1], SIZE[a[4]])
-            return None if cols is None else self.make("load", (), (*a[:3], cols, a[4]), x.F + y.F, x.kind)
-        if x.op == "affine":
-            if a[1] != b[1]:
-                return None
-            cols = _continue(a[2], b[2], b[0] - a[0], None)
-            return None if cols is None else self.make("affine", (), (*a[:2], cols), x.F + y.F, "i")
-        if x.op == "gather":
-            if x.args != y.args or a[0] != b[0] or a[2:4] != b[2:4] or a[5] != b[5]:
-                return None
-            cols = _continue(a[4], b[4], b[1] - a[1], SIZE[a[5]])
-            return None if cols is None else self.make("gather", x.args, (*a[:4], cols, a[5]), x.F + y.F, x.kind)
-        if x.op == "dot":
-            m = self.merge(x.args[1], y.args[1], fx) if x.args[0] is y.args[0] and a == b else None
-            return None if m is None else self.make("dot", (x.args[0], m), a, x.F + y.F, "f")
-        if x.op not in ELEMENTWISE or a != b:
-            return None
-        key = ("merge", x.id, y.id)
-        r = self.memo.get(key)
-        if r is None:
-            parts = [self.merge(p, q, fx) for p, q in zip(x.args, y.args)]
-            r = self.memo[key] = False if None in parts else self.make(x.op, parts, a, x.F + y.F, x.kind)  # type: ignore[arg-type]
-        return r or None
-
-    def below(self, x: V, y: V, rows: int) -> V | None:
-        """x if y's rows follow x's `rows` rows: the same value with more rows."""
-        if x is y and x.op == "const":
-            return x
-        try:
-            return x if y.F == x.F and self.take(x, rows, None) is y else None
-        except Bail:
-            return None
-
-    def transpose(self, v: V, rows: int) -> V:
-        """Columns as rows, of a value with `rows` rows. Pushed to the loads, where it swaps strides; a pair cancels."""
-        op, at = v.op, v.at
-        if op == "const":
-            return v
-        if op == "T":
-            return v.args[0]
-        if op == "load" and len(at[3]) < 2:
-            cs = at[3][0][0] if at[3] else SIZE[at[4]]
-            return self.load(at[0], at[1], cs, ((at[2], rows),), at[4])  # the step of a single row is kept for the way back
-        if op == "affine" and len(at[2]) < 2:
-            return self.affine(at[0], at[2][0][0] if at[2] else 0, normal(((at[1], rows),)), rows)
-        if op == "bcast" and v.args[0].op == "load":
-            sid, off, rs, _, dt = v.args[0].at
-            return self.load(sid, off, 0, normal(((rs, rows),)), dt)
-        if op in ELEMENTWISE and all(_turns(a) for a in v.args):
-            return self.ew(op, *[self.transpose(a, rows) for a in v.args], at=at, kind=v.kind)
-        if v.F is None:
-            raise Bail(f"transpose of {op}")
-        return self.make("T", (v,), (), rows, v.kind)
-
-
-def _turns(v: V) -> bool:
-    """Whether the transpose of a value goes down to its loads."""
-    if v.op == "bcast":
-        return v.args[0].op == "load"
-    if v.op in ("load", "affine"):
-        return len(v.at[3] if v.op == "load" else v.at[2]) < 2
-    return v.op in ("const", "T") or (v.op in ELEMENTWISE and all(map(_turns, v.args)))
-
-
-def contiguous(pattern: Pattern) -> bool:
-    return not pattern or (len(pattern) == 1 and pattern[0][0] == 1)
-
-
-def _columns(cols: Pattern, sel: Selection) -> tuple[int, Pattern]:
-    if sel is None:
-        return 0, cols
-    r = compose(cols, *sel)
-    if r is None:
-        raise Bail("columns of a multi-dimensional pattern")
-    return r
-
-
-def _continue(x: Pattern, y: Pattern, gap: int, unit: int | None) -> Pattern | None:
-    """The pattern of x followed by y, which starts `gap` after x; `unit` is the step assumed between single elements."""
-    if not x and not y:
-        return ((gap, 2),) if unit is None or gap == unit else None
-    if x == y:  # two equal blocks
-        one = normal(((gap, 2), *x))
-        if len(x) == 1 and gap == x[0][0] * x[0][1]:
-            return ((x[0][0], 2 * x[0][1]),)
-        return one if unit is None or len(one) <= 2 else None
-    for whole, part, at_end in ((x, y, True), (y, x, False)):
-        if whole and (
-            whole[1:] == part or (len(part) == len(whole) and part[1:] == whole[1:] and part[0][0] == whole[0][0])
-        ):
-            step, count = whole[0]
-            more = part[0][1] if len(part) == len(whole) else 1
-            if gap == step * (count if at_end else more):
-                return ((step, count + more), *whole[1:])
-    return None

@@ -1,8 +1,8 @@
 """Stores that run together, and the text their code depends on.
 
-The code of a group depends on its `skeleton` only: the value graph without row counts and addresses. Those are data: row ranges
-and one number per leaf (the address of a load or store, the start of an affine pattern). So a kernel for other row counts, or for
-another head of an attention, is the same object called with other numbers.
+The code of a group depends on its `skeleton` only: the value graph without row counts and addresses. Those are data:
+row ranges and one number per leaf (the address of a load or store, the start of an affine pattern). So a kernel for
+other row counts, or for another head of an attention, is the same object called with other numbers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .graph import SIZE, Bail, Graph, V, nodes
+from .graph import Graph
 from .lift import Lift, Store
 from .patterns import Pattern, normal
+from .values import SIZE, Bail, V, nodes
 
 Rows = tuple[tuple[int, int], ...]
 COST = {
@@ -115,7 +116,8 @@ def work_of(v: V) -> int:
 
 
 def column_chunk(stores: list[Store], rows: Rows, order: list[V]) -> int:
-    """How many columns a thread takes at a time, where few rows of a matmul leave nothing else to share; 0 otherwise."""
+    """How many columns a thread takes at a time, where few rows of a matmul leave nothing else to share; 0
+    otherwise."""
     wide = stores[0].F
     if len(rows) != 1 or rows[0][0] != 0 or rows[0][1] > COLUMN_ROWS or not any(v.op == "dot" for v in order):
         return 0
@@ -229,7 +231,8 @@ def _side_by_side(x: Store, y: Store) -> Pattern | None:
 
 
 def check_order(g: Group, groups: list[Group]) -> None:
-    """A storage both read and written is only right if each row reads exactly what it overwrites, and nothing else does."""
+    """A storage both read and written is only right if each row reads exactly what it overwrites, and nothing else
+    does."""
     written: dict[Any, list[tuple[Group, Store]]] = {}
     for h in groups:
         for st in h.stores:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .access import Access
-from .graph import SIZE, V
 from .patterns import elements, normal, span
+from .values import SIZE, V
 
 EXACT_ELEMENTS = 1 << 21
 
@@ -59,7 +59,8 @@ def near(a: Access, b: Access) -> bool:
 
 
 def overlap(a: Access, b: Access, exact: bool = True) -> bool:
-    """Whether two accesses of one storage share a byte; yes for what is too large to compare, or not to be compared exactly."""
+    """Whether two accesses of one storage share a byte; yes for what is too large to compare, or not to be compared
+    exactly."""
     if not near(a, b):
         return False
     if (a.off, a.rs, a.cols) == (b.off, b.rs, b.cols):
@@ -91,7 +92,8 @@ def _bytes(a: Access) -> np.ndarray:
 
 
 def _area(a: Access) -> tuple[int, int, int, int, int]:
-    """The access as a band: (pitch, first line, last line, first byte in the line, last byte), widened to whole lines if it leaves them."""
+    """The access as a band: (pitch, first line, last line, first byte in the line, last byte), widened to whole lines
+    if it leaves them."""
     pairs = [(a.rs or 0, a.P), *a.cols]
     low = a.off + sum(s * (n - 1) for s, n in pairs if s < 0)
     pairs = [(abs(s), n) for s, n in pairs]

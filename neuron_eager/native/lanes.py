@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .build import Build
-from .graph import COMPARISONS, KIND, SIZE, V, literal
 from .irtypes import F32, F64, I1, I8, I32, I64, Value, const, declare, like, suffix, vector
+from .values import COMPARISONS, KIND, SIZE, V, literal
 
+CELL = {"f": "float32", "i": "int32", "u": "uint32", "l": "int64", "d": "float64"}  # of values kept in memory
 TYPES = {"f": F32, "d": F64, "i": I32, "u": I32, "l": I64, "b": I1}
 Get = Callable[[V], Value]
 INT_OPS = frozenset(
@@ -102,8 +103,7 @@ class Lanes(Build):
                 return b.fptrunc(v, t) if target == "f" else b.fpext(v, t)
             return b.uitofp(v, t) if source == "u" else b.sitofp(v, t)
         if source == "f":
-            raw = self.c.float_to_int(v, {"i": "int32", "u": "uint32", "l": "int64"}[target])
-            return raw
+            return self.c.float_to_int(v, {"i": "int32", "u": "uint32", "l": "int64"}[target])
         if source == "d":
             return self._double_to_int(v, {"i": "int32", "u": "uint32", "l": "int64"}[target])
         if target == "l":

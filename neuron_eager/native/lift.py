@@ -1,8 +1,8 @@
 """Abstract execution of a tile program: instructions become value nodes, stores to HBM become the roots.
 
-On-chip memory vanishes: only values remain, so loops, double buffering, tile reuse and in-place updates leave no trace. Each
-store is kept as a template relative to its first row. Row tiles that run the same program at shifted addresses give the same
-template, and only their row ranges are collected: re-rolling by equality, without a search.
+On-chip memory vanishes: only values remain, so loops, double buffering, tile reuse and in-place updates leave no
+trace. Each store is kept as a template relative to its first row. Row tiles that run the same program at shifted
+addresses give the same template, and only their row ranges are collected: re-rolling by equality, without a search.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 from ..nki.program import Instr, Program
 from ..nki.tensor import NkiTensor
 from .access import Access, Cut, access
-from .graph import SIZE, Bail, Graph, V
+from .graph import Graph
 from .hazards import Written
 from .patterns import Pattern, compose, normal, refine, steps, width
 from .tiles import Tiles
+from .values import SIZE, Bail, V
 
 VECTOR, SCALAR = -1, -2  # storage numbers of the accumulators of the Vector and Scalar engines
 
@@ -133,7 +134,8 @@ class Lift:
         return self.gather(a, self.row_index(a))
 
     def gather_valid(self, a: Access) -> tuple[V, V]:
-        """(rows at run-time indices, whether the index of a row is inside); rows with an index outside hold anything."""
+        """(rows at run-time indices, whether the index of a row is inside); rows with an index outside hold
+        anything."""
         g, index = self.g, self.row_index(a)
         low = g.ew("greater_equal", index, g.const(0, "l"), kind="b")
         inside = g.ew("and_bool", low, g.ew("less", index, g.const(a.dynamic[0].size, "l"), kind="b"))
@@ -210,7 +212,8 @@ def _width(pattern: Pattern) -> int:
 
 
 def joint_rows(dst: NkiTensor, src: NkiTensor) -> tuple[Access, Access, list[tuple[int, int]]]:
-    """Two HBM tensors of equal size as accesses with the same rows and columns, and the outer offsets to repeat them at.
+    """Two HBM tensors of equal size as accesses with the same rows and columns, and the outer offsets to repeat them
+    at.
 
     Rows go along the source's contiguous dimension if the source is transposed, else along the longest outer dimension.
     """

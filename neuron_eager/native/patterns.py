@@ -1,7 +1,8 @@
 """Column patterns: which elements of a row a value takes, as nested (step, count) pairs, outermost first.
 
-A pattern lists `product(counts)` integers in row-major order. The same form serves as byte strides of a memory access and as
-column numbers inside a value. Patterns are kept normal: no pair of count 1, pairs that continue each other are joined.
+A pattern lists `product(counts)` integers in row-major order. The same form serves as byte strides of a memory access
+and as column numbers inside a value. Patterns are kept normal: no pair of count 1, pairs that continue each other are
+joined.
 """
 
 from __future__ import annotations

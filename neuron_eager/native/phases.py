@@ -1,7 +1,7 @@
 """The order of work inside one row: which loops over the columns it takes, and what is kept between them.
 
-A reduction is known only after its loop, so its users run in a later one. Values that several loops need are recomputed if
-they are cheap and kept in a row buffer if they are not. This is pure analysis: no code is made here.
+A reduction is known only after its loop, so its users run in a later one. Values that several loops need are
+recomputed if they are cheap and kept in a row buffer if they are not. This is pure analysis: no code is made here.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
-from .graph import Bail, V
 from .groups import COST
 from .lift import Store
 from .patterns import Pattern, normal, refine
+from .values import Bail, V
 
 KEEP = 8  # element operations from which a value used by two loops is kept
 COLUMNS_AT = {"load": 3, "gather": 4, "affine": 2, "pick": 1}  # where a node keeps its column pattern
@@ -50,7 +50,8 @@ def is_loop(v: V) -> bool:
 
 @dataclass
 class Job:
-    """One loop nest over `width` columns: reductions to `F` values each, scans (F is -1), stores. counts: its loops, outermost first."""
+    """One loop nest over `width` columns: reductions to `F` values each, scans (F is -1), stores. counts: its loops,
+    outermost first."""
 
     phase: int
     width: int
@@ -82,7 +83,8 @@ class Plan:
 
 
 def plan(sinks: list[Store], have: Container[int]) -> Plan:
-    """The jobs of a row; `have` are values that lie in memory already. Raises Bail if an in-place store would come too early."""
+    """The jobs of a row; `have` are values that lie in memory already. Raises Bail if an in-place store would come
+    too early."""
     order = reach([st.v for st in sinks], have)
     phase: dict[int, int] = {}
     for v in order:
@@ -122,7 +124,7 @@ def loop_counts(job: Job, known: Container[int]) -> tuple[int, ...]:
         inner = job.width // job.F
         patterns.append(((inner * 2, job.F), (1, inner)))
     for v in reach(job.roots(), known, is_scalar):
-        if v.F == job.width and v.id not in known and v.op in COLUMNS_AT:
+        if job.width == v.F and v.id not in known and v.op in COLUMNS_AT:
             patterns.append(v.at[COLUMNS_AT[v.op]])
     counts = refine(patterns, job.width)
     if counts is None:
@@ -143,10 +145,9 @@ def _keep(jobs: list[Job], order: list[V], have: Container[int]) -> dict[int, in
         if v.id in seen or v.F in (None, 1) or v.id in have or v.op in ("load", "gather") or is_loop(v):
             return
         seen.add(v.id)
-        if cost[v.id] >= KEEP and v.kind != "b":
-            if first.setdefault(v.id, k) != k:
-                kept[v.id] = first[v.id]
-                return
+        if cost[v.id] >= KEEP and v.kind != "b" and first.setdefault(v.id, k) != k:
+            kept[v.id] = first[v.id]
+            return
         for a in v.args:
             walk(a, k, seen)
 

@@ -1,8 +1,9 @@
 """Programs that cannot be lifted whole: runs of instructions as regions, called one after the other.
 
-A region is lifted like a whole program, but tiles it does not define are read from memory (an arena that lives for one call), and
-tiles that are needed later are written there. Loads of inputs that are never written stay symbolic from region to region, so they
-cost nothing. Regions of one form share one function: the time to compile depends on their variety, not on their number.
+A region is lifted like a whole program, but tiles it does not define are read from memory (an arena that lives for
+one call), and tiles that are needed later are written there. Loads of inputs that are never written stay symbolic
+from region to region, so they cost nothing. Regions of one form share one function: the time to compile depends on
+their variety, not on their number.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from ..nki.program import Instr, Program
 from ..nki.tensor import NkiTensor
 from .access import Access
 from .feasible import feasible
-from .graph import SIZE, Bail, V, nodes
 from .groups import Group
 from .hazards import Written, overlap
 from .instructions import HANDLERS
 from .lift import SCALAR, VECTOR, Lift, Store, pieces, stored
 from .patterns import Pattern, compose, normal, width
 from .tiles import Entry, Tiles
+from .values import SIZE, Bail, V, nodes
 
 LONGEST = 48  # instructions of a region
 MOST_LEAVES = 120
@@ -94,7 +95,8 @@ class Regions(Lift):
 
     # ---- one region
     def _ends(self, instr: Instr) -> bool:
-        """Whether a new region is to start here: another number of rows, a matmul or transpose of computed values, a loop's next turn."""
+        """Whether a new region is to start here: another number of rows, a matmul or transpose of computed values, a
+        loop's next turn."""
         if len(self.pending) >= LONGEST:
             return True
         dst = instr.args.get("dst")
@@ -177,7 +179,8 @@ class Regions(Lift):
             self._flush(k)
 
     def _outcome(self, k: int) -> tuple[dict[int, list[Entry]], Stores, Stores]:
-        """What stays symbolic when the region ends before instruction k, the stores to do before it, and those it does."""
+        """What stays symbolic when the region ends before instruction k, the stores to do before it, and those it
+        does."""
         keep: dict[int, list[Entry]] = {}
         out, under = list(self.out), []
         for sid, found in self.tiles.entries.items():
@@ -266,7 +269,8 @@ class Regions(Lift):
 
     # ---- calls
     def _emit(self, out: list[tuple[Store, int]]) -> None:
-        """One call for the stores of each number of rows. Raises Bail, before anything is emitted, where they depend on each other."""
+        """One call for the stores of each number of rows. Raises Bail, before anything is emitted, where they depend
+        on each other."""
         if not out:
             return
         by_rows: dict[int, list[Store]] = {}
@@ -371,5 +375,3 @@ def place(regions: Regions) -> tuple[dict[str, int], int]:
                     where[name], top = top, top + size
                 ending.append((last[name], size, where[name]))
     return where, top
-
-

@@ -1,4 +1,5 @@
-"""A compiled kernel as data: which objects it calls, in which order, with which numbers. Can be stored and loaded again."""
+"""A compiled kernel as data: which objects it calls, in which order, with which numbers. Can be stored and loaded
+again."""
 
 from __future__ import annotations
 

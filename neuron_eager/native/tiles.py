@@ -7,14 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from .access import Access, Cut
-from .graph import SIZE, Bail, Graph, V
+from .graph import Graph
 from .patterns import Pattern, elements, normal, span
+from .values import SIZE, Bail, V
 
 MAX_ENTRIES = 256
 
 
 class Entry(NamedTuple):
-    """Partitions p0..p1 hold `value` (row 0 is partition p0) at the bytes `b0 + cols` of the partition; b1 is the end."""
+    """Partitions p0..p1 hold `value` (row 0 is partition p0) at the bytes `b0 + cols` of the partition; b1 is the
+    end."""
 
     p0: int
     p1: int

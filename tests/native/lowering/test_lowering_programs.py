@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neuron_eager.native import compile as native
-from neuron_eager.native.graph import Bail
+from neuron_eager.native.values import Bail
 
 COUNT = int(os.environ.get("NEURON_EAGER_TEST_PROGRAMS", "40"))
 
