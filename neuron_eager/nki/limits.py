@@ -6,6 +6,7 @@ is not documented as a number; it is the physical partition less the 16 KiB that
 """
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,8 +22,7 @@ KIB = 1024
 PARTITIONS = 128
 DIMENSIONS = 5             # of an operand, with the partition dimension
 QUADRANT = 32              # partitions; the unit of start partitions and of nc_stream_shuffle
-GPSIMD_CORES = 8           # each of them reaches 16 partitions
-PARTITIONS_PER_GPSIMD_CORE = 16
+PARTITIONS_PER_GPSIMD_CORE = 16         # of each of its 8 cores
 BN_STATS_ELEMENTS = 512
 VECTOR8_ELEMENTS = (8, 16384)           # max8, nc_find_index8, nc_match_replace8: elements per partition
 LOCAL_GATHER_INDICES = 4096             # per GpSimd core
@@ -41,14 +41,15 @@ START_PARTITIONS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 # Operators that the embedded implementation has beside those of the chip, as it has int64 and float64.
 EXTENSION_OPS = frozenset({"divide", "mod", "fmod", "trunc", "floor", "ceil", "cos", "tan", "negative"})
 
-# Inputs of an activation function outside these bounds give invalid results on the chip.
+# Inputs of an activation function outside these bounds give invalid results on the chip; bounds of a magnitude for all
+# but sin and arctan.
 ACTIVATION_RANGES = MappingProxyType({
     "log": (2.0 ** -64, 2.0 ** 64),
-    "sin": (-3.141592653589793, 3.141592653589793),
-    "arctan": (-1.5707963267948966, 1.5707963267948966),
+    "sin": (-math.pi, math.pi),
+    "arctan": (-math.pi / 2, math.pi / 2),
     "sqrt": (2.0 ** -116, 2.0 ** 118),
     "rsqrt": (2.0 ** -87, 2.0 ** 97),
-    "reciprocal": (2.0 ** -42, 2.0 ** 42),    # of the magnitude
+    "reciprocal": (2.0 ** -42, 2.0 ** 42),
 })
 
 

@@ -8,8 +8,9 @@ import torch
 
 import neuron_eager.nki.isa as nisa
 import neuron_eager.nki.language as nl
+from neuron_eager.errors import NkiWarning
 from neuron_eager.nki.isa.trial import Trial
-from neuron_eager.nki.semantics.functions import FUNCTIONS, sin_without_range_reduction
+from neuron_eager.nki.semantics.functions import FUNCTIONS
 
 F32, BF16 = np.float32, ml_dtypes.bfloat16
 RC = nisa.reduce_cmd
@@ -49,6 +50,7 @@ def test_every_function_has_a_reference():
     assert set(REFERENCE) == set(FUNCTIONS)
 
 
+@pytest.mark.filterwarnings("ignore::neuron_eager.errors.NkiWarning")
 @pytest.mark.parametrize("name", REFERENCE)
 def test_function_values(t, name):
     x = np.abs(X) + F32(0.1) if name in ("log", "sqrt", "rsqrt") else X
@@ -158,7 +160,17 @@ def test_exponential_with_a_running_sum(t):
     np.testing.assert_allclose(out.numpy(), 100 + np.exp(X).sum(1, keepdims=True), rtol=1e-6)
 
 
-def test_the_documented_extrapolation_of_sin():
-    assert abs(sin_without_range_reduction(F32([9.0]))[0] - 27.65) < 0.01
-    x = np.linspace(-math.pi, math.pi, 101).astype(F32)
-    np.testing.assert_allclose(sin_without_range_reduction(x), np.sin(x), atol=1e-6)
+@pytest.mark.parametrize(("name", "inside", "outside"), [
+    ("sin", [-3.14, 3.14, np.inf, np.nan], [3.2, -9.0]),
+    ("arctan", [1.57], [-1.6]),
+    ("log", [1e-19, 0.0, np.inf], [1e-20, 1e20]),
+    ("sqrt", [0.0, 1e-34, 1e35], [1e-36, 1e36]),
+    ("rsqrt", [1e-26], [1e-27]),
+    ("reciprocal", [-1e-12, 4e12], [1e-13, -5e12]),
+])
+def test_a_warning_where_the_chip_gives_something_else(t, name, inside, outside):
+    nisa.activation(dst := t.empty((1, len(inside))), getattr(nl, name), t.tile(F32([inside])))
+    with pytest.warns(NkiWarning, match=rf"nl.{name}: {len(outside)} of {len(outside)} inputs are outside") as warned:
+        nisa.activation(dst := t.empty((1, len(outside))), getattr(nl, name), t.tile(F32([outside])))
+    assert (warned[0].filename, len(warned)) == (__file__, 1)
+    np.testing.assert_allclose(dst.numpy(), REFERENCE[name](torch.tensor([outside])), rtol=1e-5)

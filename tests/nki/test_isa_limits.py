@@ -3,6 +3,7 @@
 
     python tests/nki/test_isa_limits.py        writes docs/nki-functions.md
 """
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ import neuron_eager.nki.isa as nisa
 import neuron_eager.nki.language as nl
 from neuron_eager.errors import NkiError
 from neuron_eager.nki.isa.trial import Trial
+from neuron_eager.nki.limits import ACTIVATION_RANGES, EXTENSION_OPS
 from neuron_eager.nki.semantics import TABLE
+from neuron_eager.nki.semantics.alu import ALU
+from neuron_eager.nki.semantics.functions import FUNCTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "nki-functions.md"
 MACHINE = {"core_barrier", "sendrecv"}      # run by the machine itself, between two cores
@@ -453,6 +457,16 @@ def page():
         shown = "; ".join(rule + ("" if "trn3" in targets else f" [{targets[0]}]") for rule, targets in rules.items())
         runs = "yes" if name in TABLE else "two cores" if name in MACHINE else "no"
         lines.append(f"| `{name}` | {first} | {runs} | {shown} |")
+    lines += ["", "## Activation functions", "",
+              "`op=` of `activation` and its relatives, exact here. The chip computes some of them only in a range; the "
+              "interpreter warns, at the kernel's line, of finite non-zero inputs outside it. Extensions exist only in the "
+              "embedded NKI, as do the ALU operators " + ", ".join(f"`nl.{n}`" for n in sorted(EXTENSION_OPS & set(ALU)))
+              + " and the dtypes int64 and float64.", "", "| function | range on the chip |", "|---|---|"]
+    for name in sorted(FUNCTIONS):
+        low, high = ACTIVATION_RANGES.get(name, (None, None))
+        shown = "extension" if name in EXTENSION_OPS else "all" if low is None else (
+            f"[{low:.5g}, {high:.5g}]" if low < 0 else f"±[2^{math.log2(low):.0f}, 2^{math.log2(high):.0f}]")
+        lines.append(f"| `nl.{name}` | {shown} |")
     return "\n".join(lines) + "\n"
 
 

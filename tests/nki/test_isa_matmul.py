@@ -39,6 +39,7 @@ def test_tfloat32_rounds_its_inputs(t):
     assert dst.numpy() == 1
 
 
+@pytest.mark.filterwarnings("ignore:nc_matmul overwrites")
 def test_accumulate_flags(t):
     s, m, dst = t.tile(A), t.tile(B), t.empty((40, 70), buffer="psum")
     product = A.T @ B
@@ -70,6 +71,7 @@ def test_a_sum_that_starts_nowhere_is_refused(t):
         nisa.nc_matmul(t.empty((40, 70), buffer="psum"), t.tile(A), t.tile(B), accumulate=True)
 
 
+@pytest.mark.filterwarnings("ignore:nc_matmul overwrites")
 def test_a_sum_onto_something_else_is_undefined_before_trn3(t):
     dst = t.empty((40, 70), buffer="psum")
     nisa.memset(dst, 1.0)

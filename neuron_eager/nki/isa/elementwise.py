@@ -14,7 +14,6 @@ from .constants import engine as Engine
 _DST = ("dst",)
 _UNKNOWN = Engine.unknown
 _VECTOR, _SCALAR, _GPSIMD = Engine.vector, Engine.scalar, Engine.gpsimd
-F32 = (dtypes.float32,)
 _SCALAR_FORMS = (("multiply", "add"), ("multiply", None), ("add", None))    # of tensor_scalar, before trn3
 _TRN3_OP0 = frozenset(("square", "relu", "abs_max", "abs_min"))
 

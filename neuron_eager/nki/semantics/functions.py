@@ -1,7 +1,7 @@
 """The activation functions of the Scalar engine, in exact mathematics rounded to float32.
 
-The chip evaluates piece-wise polynomials; the values here are what they approximate. Each function takes and gives a
-float32 array. `sin_without_range_reduction` is the one whose behaviour outside its range is documented.
+The chip evaluates piece-wise polynomials; the values here are what they approximate, also outside the range where they
+do (see `outside_range`). Each function takes and gives a float32 array.
 """
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from functools import cache, wraps
 from typing import Any
 
 import numpy as np
+
+from ..limits import ACTIVATION_RANGES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 F32 = np.float32
@@ -136,13 +138,6 @@ def rsqrt(x: Array) -> Array:
     return np.reciprocal(np.sqrt(x))
 
 
-def sin_without_range_reduction(x: Array) -> Array:
-    """sin on [-pi, pi]; outside, the cubic of the last polynomial piece goes on, as on the chip: sin(9.0) = 27.65."""
-    d = np.abs(x) - F32(math.pi)
-    beyond = np.copysign(d * (d * d * F32(1 / 6) - F32(1)), x)
-    return np.where(d > 0, beyond, np.sin(x))
-
-
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "copy": lambda x: x, "abs": np.abs, "square": np.square, "sign": sign, "relu": relu,
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": rsqrt, "reciprocal": np.reciprocal,
@@ -157,3 +152,16 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 def prelu(x: Array, slope: Array) -> Array:
     return np.where(x >= 0, x, slope * x)
+
+
+def outside_range(name: str, x: Array) -> int:
+    """How many finite, non-zero inputs lie outside the range in which the chip computes this function."""
+    bounds = ACTIVATION_RANGES.get(name)
+    if bounds is None:
+        return 0
+    low, high = bounds
+    if low > 0:
+        x = np.abs(x)
+        return int(np.count_nonzero(((x < low) & (x > 0)) | ((x > high) & (x < np.inf))))
+    magnitude = np.abs(x)
+    return int(np.count_nonzero((magnitude > F32(high)) & (magnitude < np.inf)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...config import config
 from .. import limits
 from .xorwow import Xorwow
 
@@ -19,7 +20,10 @@ def _registers() -> Array:
 
 @dataclass
 class State:
-    """One NeuronCore: the accumulators of the Vector and Scalar engines ([128, 1] float32) and the random streams."""
+    """One NeuronCore: the accumulators of the Vector and Scalar engines ([128, 1] float32) and the random streams.
+
+    ranges: warn where an activation function gets inputs that the chip does not compute.
+    """
 
     vector: Array = field(default_factory=_registers)
     scalar: Array = field(default_factory=_registers)
@@ -28,3 +32,4 @@ class State:
     def random(self) -> dict[str, Xorwow]:
         """The generators by engine. Seeding them takes longer than most kernels, so it waits for the first use."""
         return {"vector": Xorwow(1), "gpsimd": Xorwow(2)}
+    ranges: bool = field(default_factory=lambda: config.checks)
