@@ -465,7 +465,8 @@ def page():
     for name in sorted(FUNCTIONS):
         low, high = ACTIVATION_RANGES.get(name, (None, None))
         shown = "extension" if name in EXTENSION_OPS else "all" if low is None else (
-            f"[{low:.5g}, {high:.5g}]" if low < 0 else f"±[2^{math.log2(low):.0f}, 2^{math.log2(high):.0f}]")
+            f"[{low:.5g}, {high:.5g}]" if low < 0 else
+            ("±" if name == "reciprocal" else "") + f"[2^{math.log2(low):.0f}, 2^{math.log2(high):.0f}]")
         lines.append(f"| `nl.{name}` | {shown} |")
     return "\n".join(lines) + "\n"
 
