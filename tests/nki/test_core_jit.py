@@ -491,6 +491,30 @@ def test_while_loop_and_dynamic_range():
         assert np.array_equal(Interpreter.replay(program, [x, start])[0][0], x[:n].sum(0))
 
 
+def test_first_matmul_of_a_loop_with_run_time_bounds():
+    @nki.jit
+    def kernel(x, count):
+        t = nl.load(x)
+        bound = nisa.register_alloc()
+        nisa.register_load(bound, nl.load(count))
+        outside = nl.ndarray((4, 4), nl.float32, buffer=nl.psum)
+
+        def body(i):
+            inside = nl.ndarray((4, 4), nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=inside, stationary=t, moving=t)
+            nisa.nc_matmul(dst=outside, stationary=t, moving=t)
+
+        nl.fori_loop(0, bound, body)
+        out = nl.ndarray((4, 4), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, nl.copy(outside))
+        return out
+
+    x = np.eye(4, dtype=np.float32)
+    assert np.array_equal(kernel(x, np.array([[3]], np.int32)), 3 * x)
+    with pytest.raises(NkiTypeError, match="whether this is the first write of dst .* depends on the iteration"):
+        trace(kernel, [TensorSpec.contiguous((4, 4), "float32"), TensorSpec.contiguous((1, 1), "int32")])
+
+
 @pytest.mark.parametrize(("use", "message"), [
     (lambda r: [0 for _ in range(r)], "cannot be turned into a Python int"),
     (lambda r: 1 if r else 0, "cannot be a condition of Python's if or while"),
