@@ -195,7 +195,7 @@ class Blocks(Rows):
             A = self._materialised(A, K, have, left, r, n)
             base = self.at(self.scratch, A.at[0][1])
         else:
-            base = self.pointer(*A.at[:3], r, None)
+            base = self.pointer(A.at[0], A.at[1], A.at[2], r, None)
         a = Matrix(base, A.at[2], A.at[3][0][0] if A.at[3] else SIZE[A.at[4]], A.at[4])
         step = B.at[3][0][0] if B.at[3] else SIZE[B.at[4]]
         right = self.at(self.pointer(B.at[0], B.at[1], 0, None, None), *self._shifted(step))

@@ -104,12 +104,10 @@ def tensor_scalar(L: Lift, a: Args) -> None:
             )
         return store_bits(L, dst, v)
     kind = integer_kind(dst, data, [op.name for op, _, _ in stages], operands)
-    if kind == "f":
-        v, number = L.f32(data), L.scalar
-    else:
-        v, number = integer(L, data, kind), lambda o: column(L, o, kind)
+    v = L.f32(data) if kind == "f" else integer(L, data, kind)
     for op, o, reverse in stages:
-        v = chain(L, op, v, None if op.name in UNARY else number(o), reverse)
+        other = None if op.name in UNARY else L.scalar(o) if kind == "f" else column(L, o, kind)
+        v = chain(L, op, v, other, reverse)
     return L.write(dst, v)
 
 

@@ -143,7 +143,8 @@ class Graph(Rewriting):
         if kind is None or source not in KIND or SIZE[source] != SIZE[target]:
             raise Bail(f"{source} bytes read as {target}")
         if v.op == "load":
-            return self.load(*v.at[:4], target)
+            sid, off, rs, cols, _ = v.at
+            return self.load(sid, off, rs, cols, target)
         return self.ew("bits", v, at=(source, target), kind=kind)
 
     # ---- elementwise

@@ -73,7 +73,7 @@ class Loop:
             self.bases[n.id] = s.at(s.scratch, state.buffers[n.id])
             self.places[n.id] = steps(normal(((SIZE[cell], n.F or 1),)), counts), cell
         elif n.op == "load":
-            p = s.pointer(*n.at[:3], state.row, state.brow)
+            p = s.pointer(n.at[0], n.at[1], n.at[2], state.row, state.brow)
             self.bases[n.id] = (
                 s.at(p, (s.c0, _single(n.at[3]))) if s.c0 is not None and not isinstance(n.at[0], tuple) else p
             )

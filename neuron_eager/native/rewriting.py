@@ -180,9 +180,10 @@ class Rewriting:
         r = self.memo.get(key)
         if r is None:
             parts = [self.merge(p, q, fx) for p, q in zip(x.args, y.args)]
-            # type: ignore[arg-type]
-            r = self.memo[key] = False if None in parts else self.make(x.op, parts, a, x.F + y.F, x.kind)
-        return r or None
+            whole = [p for p in parts if p is not None]
+            r = self.make(x.op, whole, a, x.F + y.F, x.kind) if len(whole) == len(parts) else False
+            self.memo[key] = r
+        return r if isinstance(r, V) else None
 
     def below(self, x: V, y: V, rows: int) -> V | None:
         """x if y's rows follow x's `rows` rows: the same value with more rows."""

@@ -36,7 +36,8 @@ class Rows(Lanes):
         values = nodes(st.v for st in stores)
         super().__init__(fn, target, lanes(target, stores, values))
         self.g, self.size = g, 0
-        self.scratch, self.c0 = fn.args[2], None  # c0: first column of the chunk being computed
+        self.scratch = fn.args[2]
+        self.c0: Value | None = None  # first column of the chunk being computed
         self.leaf: dict[Leaf, Value] = {}
         for i, leaf in enumerate(leaves):
             t = I64 if leaf[0] == "int" else PTR
@@ -122,7 +123,7 @@ class RowState:
                 s.at(s.scratch, block.off, *([(self.brow, block.ld)] if block.ld else [])), block.dt, None, None
             )
         if n.op == "load":
-            return s.fetch(s.pointer(*n.at[:3], self.row, self.brow), n.at[4], None, None)
+            return s.fetch(s.pointer(n.at[0], n.at[1], n.at[2], self.row, self.brow), n.at[4], None, None)
         if n.op == "gather":
             return s.fetch(self.gathered(n), n.at[5], None, None)
         if n.op in ("bcast", "red"):

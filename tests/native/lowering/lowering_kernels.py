@@ -1,4 +1,5 @@
-"""Kernels as an author writes them for Trainium: 128-partition tiles, explicit SBUF and PSUM. For the tests of lowering."""
+"""Kernels as an author writes them for Trainium: 128-partition tiles, explicit SBUF and PSUM. For the tests of
+lowering."""
 
 import nki.isa as nisa
 import nki.language as nl
@@ -411,7 +412,8 @@ def heads(q, k, v, H=4, scale=0.125):
 
 
 def flash(q, k, v, scale=0.125):
-    """Causal flash attention: online softmax over 128-key chunks, chunks above the diagonal skipped, so every row tile is another program."""
+    """Causal flash attention: online softmax over 128-key chunks, chunks above the diagonal skipped, so every row
+    tile is another program."""
     S, D = q.shape
     out = nl.ndarray((S, D), q.dtype, nl.shared_hbm)
 

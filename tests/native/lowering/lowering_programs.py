@@ -1,7 +1,9 @@
-"""Random tile programs whose results are exact in every order of evaluation, so that native code and interpreter must agree bit for bit.
+"""Random tile programs whose results are exact in every order of evaluation, so that native code and interpreter must
+agree bit for bit.
 
-Values are integers below 2^24. Each tile carries a bound of its magnitudes, and instructions that could leave the exact range
-of float32, or of the dtype of their destination, are not made. Instructions that the language refuses are left out.
+Values are integers below 2^24. Each tile carries a bound of its magnitudes, and instructions that could leave the
+exact range of float32, or of the dtype of their destination, are not made. Instructions that the language refuses are
+left out.
 """
 
 from __future__ import annotations
@@ -21,14 +23,23 @@ from neuron_eager.nki.program import TensorSpec
 
 EXACT = 2**22
 DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "int32", "uint8", "int64", "uint32", "int8", "bool")
-LARGEST = {"float32": 2**24, "bfloat16": 2**24, "float16": 30000, "int32": 2**24, "uint8": 255, "int64": 2**24, "uint32": 2**24,
-           "int8": 127, "bool": 1}
+LARGEST = {
+    "float32": 2**24,
+    "bfloat16": 2**24,
+    "float16": 30000,
+    "int32": 2**24,
+    "uint8": 255,
+    "int64": 2**24,
+    "uint32": 2**24,
+    "int8": 127,
+    "bool": 1,
+}
 COMPARE = (nl.equal, nl.not_equal, nl.greater, nl.greater_equal, nl.less, nl.less_equal)
 ARITHMETIC = (nl.add, nl.subtract, nl.multiply, nl.maximum, nl.minimum)
 LOGIC = (nl.logical_and, nl.logical_or, nl.logical_xor)
 SIGNED = (nl.abs_max, nl.abs_min)
 BITS = (nl.bitwise_and, nl.bitwise_or, nl.bitwise_xor, nl.left_shift, nl.right_shift)
-ANYTHING = 2**40        # a bound that no exact instruction accepts
+ANYTHING = 2**40  # a bound that no exact instruction accepts
 
 
 def grown(op, x, y):
@@ -51,8 +62,9 @@ class Maker:
         for _ in range(3 + self.below(11)):
             try:
                 step = self.pick(steps)
-                step() if step in (self.do_load, self.do_store, self.do_read_back, self.do_gather) else \
-                    step(self.view(self.pick(self.tiles)))
+                step() if step in (self.do_load, self.do_store, self.do_read_back, self.do_gather) else step(
+                    self.view(self.pick(self.tiles))
+                )
             except NkiError:
                 continue
         for _ in range(self.below(2) + 1):
@@ -93,7 +105,7 @@ class Maker:
         kind = self.below(6)
         if kind == 0 and F > 1:
             start = self.below(F)
-            return t[:, start:start + 1 + self.below(F - start)]
+            return t[:, start : start + 1 + self.below(F - start)]
         if kind == 1 and F > 2:
             return t[:, 0::2]
         if kind == 2 and F % 2 == 0 and F > 2:
@@ -114,7 +126,11 @@ class Maker:
         P, F = t.shape[0], t.size // t.shape[0]
         if self.chance(0.4):
             views = [self.view(x) for x in self.tiles]
-            fit = [v for v in views if (v.shape[0], v.size) == (P, t.size) and LARGEST[v.dtype] >= bound and v.dtype in dtypes]
+            fit = [
+                v
+                for v in views
+                if (v.shape[0], v.size) == (P, t.size) and LARGEST[v.dtype] >= bound and v.dtype in dtypes
+            ]
             if fit:
                 return self.pick(fit)
         dtype = self.pick(dtypes)
@@ -136,13 +152,13 @@ class Maker:
         v = whole
         if kind == 0 and R >= P:
             r, c = self.below(R - P + 1), self.below(C - F + 1)
-            v = x[r:r + P, c:c + F]
+            v = x[r : r + P, c : c + F]
         elif kind == 1:
             v = x[0:1, :F].broadcast(0, P)
         elif kind == 2 and C >= P and R >= F:
             v = x[:F, :P].permute((1, 0))
         elif kind == 3 and R >= P and C >= 2 * F:
-            v = x[:P, 0:2 * F:2]
+            v = x[:P, 0 : 2 * F : 2]
         elif kind == 4 and R >= P:
             v = x[:P, :1].broadcast(1, F)
         t = self.new(v.shape[1], x.dtype)
@@ -164,8 +180,8 @@ class Maker:
             nisa.dma_copy(dst=out.permute((1, 0)), src=t)
         elif kind == 1 and F % 2 == 0 and t.is_contiguous():
             out, flat = nl.ndarray((P, F), ALL[dtype], nl.shared_hbm), t.reshape((P, F))
-            nisa.dma_copy(dst=out[:, 0::2], src=flat[:, :F // 2])
-            nisa.dma_copy(dst=out[:, 1::2], src=flat[:, F // 2:])
+            nisa.dma_copy(dst=out[:, 0::2], src=flat[:, : F // 2])
+            nisa.dma_copy(dst=out[:, 1::2], src=flat[:, F // 2 :])
         else:
             out = nl.ndarray((P, F), ALL[dtype], nl.shared_hbm)
             nisa.dma_copy(dst=out, src=t)
@@ -199,7 +215,7 @@ class Maker:
             return
         half = self.pick((32, 64))
         first = self.pick((0, half)) if t.shape[0] >= 2 * half else 0
-        nisa.tensor_copy(dst=t[first:first + half], src=u[first:first + half])
+        nisa.tensor_copy(dst=t[first : first + half], src=u[first : first + half])
         self.raised(t, self.bound(u))
 
     def do_memset(self, t):
@@ -251,8 +267,16 @@ class Maker:
         if bound > EXACT:
             return
         d = self.target(t, bound)
-        nisa.scalar_tensor_tensor(dst=d, data=t, op0=op, operand0=operand, op1=second, operand1=u,
-                                  reverse0=self.chance(0.3), reverse1=self.chance(0.3))
+        nisa.scalar_tensor_tensor(
+            dst=d,
+            data=t,
+            op0=op,
+            operand0=operand,
+            op1=second,
+            operand1=u,
+            reverse0=self.chance(0.3),
+            reverse1=self.chance(0.3),
+        )
         self.raised(d, bound)
 
     def do_bits(self, t):
@@ -263,30 +287,50 @@ class Maker:
         if u is not None and not u.dtype.is_float and self.chance(0.5):
             nisa.tensor_tensor(dst=d, data1=t, data2=u, op=self.pick(BITS))
         else:
-            nisa.tensor_scalar(dst=d, data=t, op0=self.pick(BITS), operand0=self.below(9), op1=nl.bitwise_xor, operand1=5)
+            nisa.tensor_scalar(
+                dst=d, data=t, op0=self.pick(BITS), operand0=self.below(9), op1=nl.bitwise_xor, operand1=5
+            )
         self.raised(d, ANYTHING)
 
     def do_affine_select(self, t):
         bound, F = max(self.bound(t), 3), t.size // t.shape[0]
         d = self.target(t, bound, ("float32", t.dtype))
-        nisa.affine_select(dst=d, pattern=[[-1, F]], channel_multiplier=1, on_true_tile=t, cmp_op=self.pick(COMPARE),
-                           on_false_value=3 if d.dtype.kind == "u" else -3.0, offset=self.below(18) - 9)
+        nisa.affine_select(
+            dst=d,
+            pattern=[[-1, F]],
+            channel_multiplier=1,
+            on_true_tile=t,
+            cmp_op=self.pick(COMPARE),
+            on_false_value=3 if d.dtype.kind == "u" else -3.0,
+            offset=self.below(18) - 9,
+        )
         self.raised(d, bound)
 
     def do_copy_predicated(self, t):
-        predicates = [v for v in self.tiles if v.dtype in ("uint8", "uint32") and (v.shape[0], v.size) == (t.shape[0], t.size)]
+        predicates = [
+            v for v in self.tiles if v.dtype in ("uint8", "uint32") and (v.shape[0], v.size) == (t.shape[0], t.size)
+        ]
         u = self.partner(t)
         if predicates and u is not None and u.dtype is t.dtype:
             nisa.tensor_copy_predicated(dst=t, src=u, predicate=self.pick(predicates), reverse_pred=self.chance(0.5))
             self.raised(t, self.bound(u))
 
     def do_select_reduce(self, t):
-        predicates = [v for v in self.tiles if v.dtype in ("uint8", "int8") and (v.shape[0], v.size) == (t.shape[0], t.size)]
+        predicates = [
+            v for v in self.tiles if v.dtype in ("uint8", "int8") and (v.shape[0], v.size) == (t.shape[0], t.size)
+        ]
         if predicates:
             bound = max(self.bound(t), 3)
             d, res = self.target(t, bound, ("float32",)), self.new(1, "float32", t.shape[0])
-            nisa.select_reduce(dst=d, predicate=self.pick(predicates), on_true=t, on_false=-3.0, reduce_res=res,
-                               reduce_cmd=nisa.reduce_cmd.reset_reduce, reverse_pred=self.chance(0.5))
+            nisa.select_reduce(
+                dst=d,
+                predicate=self.pick(predicates),
+                on_true=t,
+                on_false=-3.0,
+                reduce_res=res,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                reverse_pred=self.chance(0.5),
+            )
             self.raised(d, bound)
             self.keep(res, bound)
 
@@ -294,7 +338,7 @@ class Maker:
     def do_reduce(self, t):
         op = self.pick((nl.add, nl.maximum, nl.minimum, nl.logical_and, nl.logical_or))
         axes = self.pick(((t.ndim - 1,), tuple(range(1, t.ndim))))
-        kept = t.shape[1:t.ndim - len(axes)]
+        kept = t.shape[1 : t.ndim - len(axes)]
         bound = self.bound(t) * (t.size // t.shape[0]) if op is nl.add else max(self.bound(t), 1)
         dtype = self.pick(("float32", "float32", "bfloat16", "int32", "int64"))
         if bound > EXACT:
@@ -311,11 +355,17 @@ class Maker:
             self.keep(d, bound)
 
     def do_activation(self, t):
-        op, bound, F = self.pick((nl.copy, nl.relu, nl.abs, nl.square, nl.sign)), self.bound(t) * 2 + 3, t.size // t.shape[0]
+        op, bound, F = (
+            self.pick((nl.copy, nl.relu, nl.abs, nl.square, nl.sign)),
+            self.bound(t) * 2 + 3,
+            t.size // t.shape[0],
+        )
         bound = bound * bound if op is nl.square else bound
         if bound * F > EXACT:
             return
-        columns = [v for v in self.tiles if v.size == v.shape[0] == t.shape[0] and v.dtype == "float32" and self.bound(v) <= 3]
+        columns = [
+            v for v in self.tiles if v.size == v.shape[0] == t.shape[0] and v.dtype == "float32" and self.bound(v) <= 3
+        ]
         d, more = self.target(t, bound, ("float32", "bfloat16", "float16")), {}
         if self.chance(0.5):
             res = self.new(1, "float32", t.shape[0])
@@ -331,9 +381,15 @@ class Maker:
         if bound * F > EXACT:
             return
         d, res = self.target(t, bound), self.new(1, "float32", t.shape[0])
-        nisa.tensor_scalar_reduce(dst=d, data=t, op0=nl.add, operand0=operand, reduce_res=res,
-                                  reduce_op=self.pick((nl.add, nl.maximum, nl.minimum)),
-                                  reduce_cmd=nisa.reduce_cmd.reset_reduce)
+        nisa.tensor_scalar_reduce(
+            dst=d,
+            data=t,
+            op0=nl.add,
+            operand0=operand,
+            reduce_res=res,
+            reduce_op=self.pick((nl.add, nl.maximum, nl.minimum)),
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )
         self.raised(d, bound)
         self.keep(res, bound * F)
 
@@ -343,16 +399,28 @@ class Maker:
             return
         bound = (self.bound(t) + self.bound(u) + 3) * F
         d = self.target(t, bound, ("float32", "bfloat16"))
-        nisa.tensor_tensor_scan(dst=d, data0=t, data1=u, initial=float(self.below(3)),
-                                op0=self.pick((nl.add, nl.maximum, nl.minimum)), op1=self.pick((nl.add, nl.maximum)))
+        nisa.tensor_tensor_scan(
+            dst=d,
+            data0=t,
+            data1=u,
+            initial=float(self.below(3)),
+            op0=self.pick((nl.add, nl.maximum, nl.minimum)),
+            op1=self.pick((nl.add, nl.maximum)),
+        )
         self.raised(d, bound)
 
     def do_cumulative(self, t):
         bound = (self.bound(t) + 3) * (t.size // t.shape[0])
         if bound <= EXACT:
             d = self.target(t, bound, ("float32", "bfloat16"))
-            nisa.tensor_scalar_cumulative(dst=d, src=t, op0=nl.add, op1=self.pick((nl.add, nl.maximum)), imm0=2.0,
-                                          reduce_cmd=nisa.reduce_cmd.reset_reduce)
+            nisa.tensor_scalar_cumulative(
+                dst=d,
+                src=t,
+                op0=nl.add,
+                op1=self.pick((nl.add, nl.maximum)),
+                imm0=2.0,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            )
             self.raised(d, bound)
 
     # ---- tensor engine
@@ -367,8 +435,14 @@ class Maker:
     def do_matmul(self, t):
         if t.dtype not in ("float32", "bfloat16") or t.ndim != 2 or t.shape[1] > 128 or self.bound(t) > 256:
             return
-        moving = [v for v in self.tiles if v.dtype is t.dtype and v.shape[0] == t.shape[0] and v.ndim == 2
-                  and self.bound(v) * self.bound(t) * 256 <= EXACT]
+        moving = [
+            v
+            for v in self.tiles
+            if v.dtype is t.dtype
+            and v.shape[0] == t.shape[0]
+            and v.ndim == 2
+            and self.bound(v) * self.bound(t) * 256 <= EXACT
+        ]
         if not moving:
             return
         u = self.pick(moving)
@@ -391,6 +465,7 @@ def make(random):
 
     def kernel(a, b=None, c=None):
         return maker.kernel([x for x in (a, b, c) if x is not None])
+
     try:
         program = trace(kernel, [TensorSpec.contiguous(s, d) for s, d in zip(shapes, dtypes)])
     except NkiError:

@@ -1,4 +1,5 @@
 """Programs in which the order of reads and writes matters, and what may be shared between specialisations."""
+
 from __future__ import annotations
 
 import random
@@ -33,30 +34,34 @@ def shifted(x):
     out, C = like(x), x.shape[1]
     for r, n in pieces(x.shape[0]):
         a = nl.ndarray((n, C), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
-        nisa.tensor_copy(a[:, 1:], a[:, :C - 1])
-        nisa.dma_copy(out[r:r + n], a)
+        nisa.dma_copy(a, x[r : r + n])
+        nisa.tensor_copy(a[:, 1:], a[:, : C - 1])
+        nisa.dma_copy(out[r : r + n], a)
     return out
 
 
 def in_place(x):
     for r, n in pieces(x.shape[0]):
         a = nl.ndarray((n, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         nisa.activation(a, nl.square, a)
-        nisa.dma_copy(x[r:r + n], a)
+        nisa.dma_copy(x[r : r + n], a)
     return x
 
 
 def in_place_softmax(x):
     for r, n in pieces(x.shape[0]):
-        a, m, s = nl.ndarray((n, x.shape[1]), nl.float32), nl.ndarray((n, 1), nl.float32), nl.ndarray((n, 1), nl.float32)
-        nisa.dma_copy(a, x[r:r + n])
+        a, m, s = (
+            nl.ndarray((n, x.shape[1]), nl.float32),
+            nl.ndarray((n, 1), nl.float32),
+            nl.ndarray((n, 1), nl.float32),
+        )
+        nisa.dma_copy(a, x[r : r + n])
         nisa.tensor_reduce(m, nl.maximum, a, axis=1, negate=True)
         nisa.activation(a, nl.exp, a, bias=m, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=s)
         nisa.reciprocal(s, s)
         nisa.tensor_scalar(a, a, nl.multiply, s)
-        nisa.dma_copy(x[r:r + n], a)
+        nisa.dma_copy(x[r : r + n], a)
     return x
 
 
@@ -64,10 +69,10 @@ def next_tile(x):
     """x[r] += x[r + 128] in place: the order of the tiles matters."""
     for r in range(0, x.shape[0] // P * P - P, P):
         a, b = nl.ndarray((P, x.shape[1]), x.dtype), nl.ndarray((P, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + P])
-        nisa.dma_copy(b, x[r + P:r + 2 * P])
+        nisa.dma_copy(a, x[r : r + P])
+        nisa.dma_copy(b, x[r + P : r + 2 * P])
         nisa.tensor_tensor(a, a, b, nl.add)
-        nisa.dma_copy(x[r:r + P], a)
+        nisa.dma_copy(x[r : r + P], a)
     return x
 
 
@@ -76,10 +81,10 @@ def running_columns(x):
     out = like(x)
     for r, n in pieces(x.shape[0]):
         a = nl.ndarray((n, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         for c in range(1, x.shape[1]):
-            nisa.tensor_tensor(a[:, c:c + 1], a[:, c - 1:c], a[:, c:c + 1], nl.add)
-        nisa.dma_copy(out[r:r + n], a)
+            nisa.tensor_tensor(a[:, c : c + 1], a[:, c - 1 : c], a[:, c : c + 1], nl.add)
+        nisa.dma_copy(out[r : r + n], a)
     return out
 
 
@@ -106,13 +111,13 @@ def through_hbm(x):
     middle, out = nl.ndarray((R, C), x.dtype, nl.private_hbm), nl.ndarray((C, R), x.dtype, nl.shared_hbm)
     for r, n in pieces(R):
         a = nl.ndarray((n, C), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         nisa.activation(a, nl.square, a)
-        nisa.dma_copy(middle[r:r + n], a)
+        nisa.dma_copy(middle[r : r + n], a)
     for c, n in pieces(C):
         b = nl.ndarray((n, R), x.dtype)
-        nisa.dma_copy(b, middle.permute((1, 0))[c:c + n])
-        nisa.dma_copy(out[c:c + n], b)
+        nisa.dma_copy(b, middle.permute((1, 0))[c : c + n])
+        nisa.dma_copy(out[c : c + n], b)
     return out
 
 
@@ -120,10 +125,10 @@ def strided_tiles(x):
     out, C = like(x), x.shape[1]
     for r, n in pieces(x.shape[0]):
         a, o = nl.ndarray((n, C), x.dtype), nl.ndarray((n, C), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         nisa.tensor_scalar(o[:, 0::2], a[:, 1::2], nl.multiply, -1.0)
         nisa.tensor_copy(o[:, 1::2], a[:, 0::2])
-        nisa.dma_copy(out[r:r + n], o)
+        nisa.dma_copy(out[r : r + n], o)
     return out
 
 
@@ -133,7 +138,7 @@ def fill_then_write(x):
     out, a, b = like(x), nl.ndarray((P, C), x.dtype), nl.ndarray((P, C), x.dtype)
     nisa.memset(a, 0.0)
     for r, n in pieces(R):
-        nisa.dma_copy(out[r:r + n], a[:n])
+        nisa.dma_copy(out[r : r + n], a[:n])
     nisa.dma_copy(b[:32], x[10:42])
     nisa.dma_copy(out[10:42, 5:90], b[:32, 5:90])
     return out
@@ -143,10 +148,10 @@ def two_column_ranges(x):
     out, C = like(x), x.shape[1]
     for r, n in pieces(x.shape[0]):
         a = nl.ndarray((n, C), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
-        nisa.dma_copy(out[r:r + n, :30], a[:, :30])
+        nisa.dma_copy(a, x[r : r + n])
+        nisa.dma_copy(out[r : r + n, :30], a[:, :30])
         nisa.activation(a, nl.square, a)
-        nisa.dma_copy(out[r:r + n, 30:], a[:, 30:])
+        nisa.dma_copy(out[r : r + n, 30:], a[:, 30:])
     return out
 
 
@@ -155,9 +160,9 @@ def scaled(x, alpha):
     nisa.dma_copy(s, alpha.broadcast(0, P))
     for r, n in pieces(x.shape[0]):
         a = nl.ndarray((n, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         nisa.tensor_scalar(a, a, nl.multiply, s[:n])
-        nisa.dma_copy(out[r:r + n], a)
+        nisa.dma_copy(out[r : r + n], a)
     return out
 
 
@@ -166,11 +171,11 @@ def halves_of_bits(x):
     out = like(x)
     for r, n in pieces(x.shape[0]):
         a, b = nl.ndarray((n, x.shape[1]), x.dtype), nl.ndarray((n, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         low, high = a.view(nl.uint16), b.view(nl.uint16)
         nisa.tensor_copy(high[:, 0::2], low[:, 1::2])
         nisa.tensor_copy(high[:, 1::2], low[:, 0::2])
-        nisa.dma_copy(out[r:r + n], b)
+        nisa.dma_copy(out[r : r + n], b)
     return out
 
 
@@ -179,10 +184,10 @@ def sign_bit(x):
     out = like(x)
     for r, n in pieces(x.shape[0]):
         a = nl.ndarray((n, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
         bits = a.view(nl.uint32)
         nisa.tensor_scalar(bits, bits, nl.bitwise_xor, 0x80000000)
-        nisa.dma_copy(out[r:r + n], a)
+        nisa.dma_copy(out[r : r + n], a)
     return out
 
 
@@ -246,7 +251,9 @@ def test_hazard(name, both):
     assert how is None or b.compiled.table.how.startswith(how), b.compiled.table.how
 
 
-@pytest.mark.parametrize("make", [lambda x: x.t(), lambda x: x[::2, 1::3], lambda x: x[:, :1].expand(-1, 64), lambda x: x[5]])
+@pytest.mark.parametrize(
+    "make", [lambda x: x.t(), lambda x: x[::2, 1::3], lambda x: x[:, :1].expand(-1, 64), lambda x: x[5]]
+)
 def test_strided_arguments(make, both):
     """Any strides of the arguments, broadcast ones among them."""
     torch.manual_seed(0)
@@ -308,6 +315,7 @@ def test_constants_of_a_program():
         nisa.tensor_tensor(a, a, b, nl.add)
         nisa.dma_copy(out, a)
         return out
+
     compiled = native.compile_program(program_for(kernel, (128, 40)))
     compiled = native.load(Table.from_json(compiled.table.to_json()), native.current())
     x, out = np.ones((128, 40), np.float32), np.zeros((128, 40), np.float32)
@@ -318,15 +326,18 @@ def test_constants_of_a_program():
 def add_into(out, x, y):
     for r, n in pieces(x.shape[0]):
         a, b = nl.ndarray((n, x.shape[1]), x.dtype), nl.ndarray((n, x.shape[1]), x.dtype)
-        nisa.dma_copy(a, x[r:r + n])
-        nisa.dma_copy(b, y[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
+        nisa.dma_copy(b, y[r : r + n])
         nisa.tensor_tensor(a, a, b, nl.add)
-        nisa.dma_copy(out[r:r + n], a)
+        nisa.dma_copy(out[r : r + n], a)
     return out
 
 
 def test_which_arguments_may_be_one_memory(kernels):
-    S, row = TensorSpec.contiguous((300, 70), "float32"), TensorSpec((300, 70), (0, 1), TensorSpec.contiguous((1,), "float32").dtype)
+    S, row = (
+        TensorSpec.contiguous((300, 70), "float32"),
+        TensorSpec((300, 70), (0, 1), TensorSpec.contiguous((1,), "float32").dtype),
+    )
     assert native.compile_program(trace(add_into, [S, S, S])).safe == {(1, 0), (2, 0)}
     assert native.compile_program(trace(add_into, [S, S, row])).safe == {(1, 0)}
     assert native.compile_program(program_for(kernels.softmax, (300, 70))).safe == {(0, 1)}
@@ -338,17 +349,19 @@ def gather(out, table, index, mode=nisa.oob_mode.error):
     width = table.shape[1]
     for r, n in pieces(index.shape[0]):
         wanted, t = nl.ndarray((n, 1), nl.int32), nl.ndarray((n, width), table.dtype)
-        nisa.dma_copy(wanted, index[r:r + n])
+        nisa.dma_copy(wanted, index[r : r + n])
         nisa.memset(t, -7.0)
         rows = table.ap(pattern=[[width, n], [1, width]], vector_offset=wanted, indirect_dim=0)
         nisa.dma_copy(t, rows, oob_mode=mode)
-        nisa.dma_copy(out[r:r + n], t)
+        nisa.dma_copy(out[r : r + n], t)
     return out
 
 
 @pytest.mark.parametrize("index_dtype", ["int32", "uint32"])
 def test_rows_by_index(index_dtype):
-    specs = [TensorSpec.contiguous(s, d) for s, d in (((300, 40), "float32"), ((50, 40), "float32"), ((300, 1), index_dtype))]
+    specs = [
+        TensorSpec.contiguous(s, d) for s, d in (((300, 40), "float32"), ((50, 40), "float32"), ((300, 1), index_dtype))
+    ]
     rng = np.random.default_rng(0)
     table, index = rng.normal(size=(50, 40)).astype(np.float32), rng.integers(0, 50, (300, 1)).astype(index_dtype)
     out = np.zeros((300, 40), np.float32)
@@ -376,7 +389,10 @@ def test_what_has_no_native_form_says_why():
         nisa.dma_copy(wanted, index)
         nisa.dma_copy(out.ap(pattern=[[40, 128], [1, 40]], vector_offset=wanted, indirect_dim=0), t)
         return out
-    specs = [TensorSpec.contiguous(s, d) for s, d in (((200, 40), "float32"), ((128, 40), "float32"), ((128, 1), "int32"))]
+
+    specs = [
+        TensorSpec.contiguous(s, d) for s, d in (((200, 40), "float32"), ((128, 40), "float32"), ((128, 1), "int32"))
+    ]
     with pytest.raises(NativeUnsupported, match="run-time indices"):
         native.compile_program(trace(kernel, specs))
 
@@ -393,6 +409,7 @@ def test_concurrent_calls(kernels, both):
         for _ in range(10):
             if not torch.equal(b.native(inputs[k]), want[k]):
                 wrong.append(k)
+
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
     for t in threads:
         t.start()
@@ -412,14 +429,16 @@ def test_large_programs_stay_few_functions(kernels):
 
 def test_many_different_functions_go_to_regions():
     """Every tile another immediate: one function each is refused, regions share what they can."""
+
     def kernel(x):
         out = like(x)
         for k, (r, n) in enumerate(pieces(x.shape[0])):
             a = nl.ndarray((n, x.shape[1]), x.dtype)
-            nisa.dma_copy(a, x[r:r + n])
+            nisa.dma_copy(a, x[r : r + n])
             nisa.tensor_scalar(a, a, nl.multiply, float(k + 2))
-            nisa.dma_copy(out[r:r + n], a)
+            nisa.dma_copy(out[r : r + n], a)
         return out
+
     x = np.random.default_rng(0).normal(size=(20 * 128, 8)).astype(np.float32)
     out = np.zeros_like(x)
     native.compile_program(program_for(kernel, x.shape))([x.ctypes.data, out.ctypes.data])
