@@ -56,14 +56,14 @@ class Plan:
     executable: Any
     sources: list[Source]
     outputs: list[Out]                          # as allocated or written; the kernel's scratch outputs among them
-    results: list[int]                          # indices into outputs
+    results: list[int | None]                   # indices into outputs; None: no tensor
     disjoint: list[tuple[Arg, Arg, bool]]       # (written, other, may be the same view)
     run: Callable[..., Any] = lambda *args: None
 
     @property
     def native(self) -> bool:
         """Whether a native entry can run it."""
-        return (self.executable is not None and bool(self.executable.address)
+        return (self.executable is not None and bool(self.executable.address) and None not in self.results
                 and all(o.into is None or o.into.shape == o.shape for o in self.outputs))
 
 
@@ -98,7 +98,7 @@ def build(call: Call, kernel_call: KernelCall, executor: Any, other_way: Callabl
     return plan
 
 
-def _outputs(call: Call, kernel_call: KernelCall) -> tuple[list[Out] | Decline, list[int]]:
+def _outputs(call: Call, kernel_call: KernelCall) -> tuple[list[Out] | Decline, list[int | None]]:
     outputs = list(kernel_call.outputs)
     read = {i.arg.position if isinstance(i, View) else i.position: i for i in _each(kernel_call.inputs)
             if isinstance(i, (Arg, View))}
@@ -107,7 +107,8 @@ def _outputs(call: Call, kernel_call: KernelCall) -> tuple[list[Out] | Decline, 
             return Decline(Reason.SHAPE, f"the kernel reads {o.into.name}, which it writes"), []
         if o.into is not None and any(n > 1 and s == 0 for n, s in zip(o.into.shape, o.into.strides)):
             return Decline(Reason.SHAPE, f"{o.into.name} is written and repeats elements"), []
-    results = list(range(len(outputs))) if kernel_call.returns is None else list(kernel_call.returns)
+    every: Sequence[int | None] = range(len(outputs))
+    results = list(every if kernel_call.returns is None else kernel_call.returns)
     return outputs, results
 
 
@@ -299,7 +300,7 @@ def _factory(form: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
             constant += 1
     if not nothing:
         lines.append(f"    kernel({', '.join(pointers)})")
-    back = [into[r] or f"out{r}" for r in results]
+    back = ["None" if r is None else into[r] or f"out{r}" for r in results]
     if sig.single and sig.results[0].kind == "tensors":
         lines.append(f"    return [{', '.join(back)}]")
     elif sig.results:

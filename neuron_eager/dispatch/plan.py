@@ -7,7 +7,6 @@ first run on meta tensors (`Call.outputs`), which also raises PyTorch's errors.
 """
 from __future__ import annotations
 
-import enum
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,31 +14,14 @@ from typing import Any, Protocol
 
 import torch
 
+from .reasons import Decline, Reason
 from .schema import OpOverload, Parameter, Signature, signature
+
+__all__ = ["Arg", "Call", "Decline", "KernelCall", "Number", "Operand", "Out", "Reason", "Rule", "View", "contiguous",
+           "reshaped", "result_type"]
 
 Strides = tuple[int, ...]
 Shape = tuple[int, ...]
-
-
-class Reason(enum.Enum):
-    """Why a call takes the CPU fallback."""
-
-    NO_KERNEL = "no kernel"
-    DTYPE = "dtype"
-    SHAPE = "shape or layout"
-    FORCED = "forced"
-    POLICY = "dtype policy"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Decline:
-    """A rule's "not this call": `detail` ends up in the log and the report."""
-
-    reason: Reason
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +143,8 @@ class KernelCall:
     The kernel's first parameters are `outputs`, which it writes; then come `inputs`, by parameter name or in order,
     each an item, a tuple of items or None; then `constants`. Without outputs, the kernel returns its results as new
     tensors.
-    returns: indices into `outputs` of the op's results, where that is not all of them in order.
+    returns: indices into `outputs` of the op's results, where that is not all of them in order; None for a result that
+    the call does not ask for.
     same_view: whether an output may be the very view that an input is (elementwise kernels); or the names of the
     parameters that may. Any other overlap of an output with another argument sends the call to the CPU.
     """
@@ -170,7 +153,7 @@ class KernelCall:
     inputs: Mapping[str, Item | Sequence[Item] | None] | Sequence[Item | Sequence[Item] | None]
     outputs: Sequence[Out] = ()
     constants: Mapping[str, Any] = field(default_factory=dict)
-    returns: Sequence[int] | None = None
+    returns: Sequence[int | None] | None = None
     same_view: bool | Collection[str] = False
 
     def may_be_output(self, arg: Arg) -> bool:
