@@ -20,6 +20,7 @@ import torch
 from . import devices
 
 CPU, NEURON = 1, 12     # kDLCPU, kDLExtDev in dlpack.h
+_cpu = torch.device("cpu")
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -59,9 +60,11 @@ class Usage:
         own, native = self.own, self.native
         own[ALLOCATIONS] += 1
         own[ALLOCATED] += nbytes
-        native[ELSEWHERE] = own[ALLOCATED] - own[FREED]
-        if self.allocated > native[PEAK]:
-            native[PEAK] = self.allocated
+        live = native[ELSEWHERE] = own[ALLOCATED] - own[FREED]
+        if native is not own:
+            live += native[ALLOCATED] - native[FREED]
+        if live > native[PEAK]:
+            native[PEAK] = live
 
     def remove(self, nbytes: int) -> None:
         own = self.own
@@ -191,11 +194,12 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def empty(size: Sequence[int], dtype: torch.dtype | None = None, index: int = 0,
           memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """An uninitialised neuron tensor of this shape."""
-    if memory_format is None:
-        memory_format = torch.contiguous_format
-    if _native is not None and memory_format is torch.contiguous_format:
-        return _native.empty(size, None, dtype or torch.get_default_dtype(), index)
-    cpu = torch.empty(size, dtype=dtype, device="cpu", memory_format=memory_format, requires_grad=False)
+    if memory_format is None or memory_format is torch.contiguous_format:
+        if _native is not None:
+            return _native.empty(size, None, dtype or torch.get_default_dtype(), index)
+        cpu = torch.empty(size, dtype=dtype, device=_cpu)
+    else:
+        cpu = torch.empty(size, dtype=dtype, device=_cpu, memory_format=memory_format)
     return account(retag(cpu, NEURON, index), index)
 
 
