@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -112,33 +113,13 @@ def access(t: NkiTensor, rows: int | None = None) -> Access:
         part, P = storage.partition_bytes, shape[0]
         if P > 1 and strides[0] != part:
             raise Bail(f"{t.describe()} steps over partitions")
-        return Access(
-            storage.id,
-            True,
-            t.byte_offset,
-            P,
-            prod(shape[1:]),
-            part,
-            normal(tuple(zip(strides[1:], shape[1:]))),
-            t.dtype,
-            (),
-            dynamic,
-        )
+        F, cols = _layout(shape, strides)
+        return Access(storage.id, True, t.byte_offset, P, F, part, cols, t.dtype, (), dynamic)
     total = prod(shape)
     P = shape[0] if rows is None else rows
     if len(shape) > 1 and shape[0] == P:
-        return Access(
-            storage.id,
-            False,
-            t.byte_offset,
-            P,
-            total // P,
-            strides[0],
-            normal(tuple(zip(strides[1:], shape[1:]))),
-            t.dtype,
-            (),
-            dynamic,
-        )
+        F, cols = _layout(shape, strides)
+        return Access(storage.id, False, t.byte_offset, P, F, strides[0], cols, t.dtype, (), dynamic)
     if total % P or dynamic:
         raise Bail(f"{t.describe()} as {P} rows")
     full = normal(tuple(zip(strides, shape)))
@@ -147,3 +128,9 @@ def access(t: NkiTensor, rows: int | None = None) -> Access:
     spaced = split(full, P)
     rs, cols = spaced if spaced is not None else (None, ())
     return Access(storage.id, False, t.byte_offset, P, total // P, rs, cols, t.dtype, full)
+
+
+@cache
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, Pattern]:
+    """The free dimensions: number of elements, pattern."""
+    return prod(shape[1:]), normal(tuple(zip(strides[1:], shape[1:])))

@@ -57,23 +57,23 @@ class Lift:
         handler = self.handlers.get(instr.op)
         if handler is None:
             raise Bail(f"{instr.op} has no native form")
-        before = dict(self.tiles.entries)
+        self.tiles.log.clear()
         try:
             self._rows(handler, instr.args)
         except Bail:
-            self.tiles.entries = before
+            self.tiles.undo(0)
             raise
         finally:
             self.window = None
 
     def _rows(self, handler: Callable[[Lift, dict[str, Any]], None], args: dict[str, Any]) -> None:
         """Run a handler; where the rows of an operand come from different places, run it for each range of rows."""
-        before = dict(self.tiles.entries)
+        mark = len(self.tiles.log)
         window = self.window
         try:
             handler(self, args)
         except Cut as cut:
-            self.tiles.entries = before
+            self.tiles.undo(mark)
             first, last = window or (0, 1 << 30)
             points = [first, *(first + p for p in cut.points), last]
             for self.window in list(zip(points, points[1:])):

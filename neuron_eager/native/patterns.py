@@ -15,7 +15,8 @@ import numpy as np
 Pattern = tuple[tuple[int, int], ...]
 
 
-def normal(pairs: Pattern | list[tuple[int, int]]) -> Pattern:
+@cache
+def normal(pairs: Pattern) -> Pattern:
     """The shortest pattern with the same elements in the same order."""
     out: list[tuple[int, int]] = []
     for step, count in pairs:
@@ -116,6 +117,7 @@ def steps(pattern: Pattern, counts: tuple[int, ...]) -> list[int]:
     return out[::-1]
 
 
+@cache
 def span(pattern: Pattern) -> tuple[int, int]:
     """Lowest and highest element."""
     low = sum(step * (count - 1) for step, count in pattern if step < 0)

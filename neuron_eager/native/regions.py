@@ -184,13 +184,14 @@ class Regions(Lift):
         keep: dict[int, list[Entry]] = {}
         out, under = list(self.out), []
         for sid, found in self.tiles.entries.items():
+            if self.last.get(sid, -1) < k:
+                continue
             if found is self.begin.get(sid):
                 keep[sid] = found
                 continue
             for i, e in enumerate(found):
                 if not self._symbolic(e.value):
-                    if self.last.get(sid, -1) >= k:
-                        out += self._saved(sid, e)
+                    out += self._saved(sid, e)
                 elif any(meet(e, f) and not self._symbolic(f.value) for f in found[i + 1 :]):
                     under += self._saved(sid, e)  # what lies under a computed value goes to memory before it
                 else:

@@ -37,6 +37,7 @@ class Tiles:
     def __init__(self, g: Graph) -> None:
         self.g = g
         self.entries: dict[int, list[Entry]] = {}
+        self.log: list[tuple[int, list[Entry] | None]] = []  # what was there before each write, for `undo`
 
     def read(self, a: Access) -> V:
         """The value under a view. Raises Cut where its rows come from different writes, Bail where it has no form."""
@@ -133,12 +134,25 @@ class Tiles:
                 joined = self.g.below(e.value, v, p0 - e.p0)
                 if joined is not None:
                     keep[-1] = Entry(e.p0, p1, b0, new.b1, e.cols, e.dt, joined)
-                    self.entries[a.sid] = keep
+                    self._put(a.sid, keep)
                     return
         if len(keep) > MAX_ENTRIES:
             raise Bail("a tile is written in too many pieces")
         keep.append(new)
-        self.entries[a.sid] = keep
+        self._put(a.sid, keep)
+
+    def _put(self, sid: int, entries: list[Entry]) -> None:
+        self.log.append((sid, self.entries.get(sid)))
+        self.entries[sid] = entries
+
+    def undo(self, mark: int) -> None:
+        """Take back the writes from number `mark` of the log on."""
+        while len(self.log) > mark:
+            sid, before = self.log.pop()
+            if before is None:
+                del self.entries[sid]
+            else:
+                self.entries[sid] = before
 
     def _trim(self, e: Entry, new: Entry) -> list[Entry]:
         """What is left of an entry around a newer one; both plain."""
