@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward")
+FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward", "loss")
 
 # Ops that PyTorch composes of others unless a device registers them itself; served here because one kernel is faster.
 COMPOSITES = ("aten::native_layer_norm", "aten::embedding", "aten::scaled_dot_product_attention")
