@@ -9,7 +9,7 @@ import torch
 from ..dispatch.plan import Decline, KernelCall, Out, Reason
 from .matmul import N, _transposed
 from .rules import FLOATS, unsupported
-from .tiling import P, load, pieces, store, tile, walks
+from .tiling import P, load, pieces, store, tile, tile_like, walks
 
 LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
 
@@ -82,7 +82,7 @@ def _head(out, q, k, v, mask, scale, causal):
 
 def _apply_mask(s, mask):
     if mask.dtype == nl.bool_:
-        hidden = tile(*s.shape, nl.float32)
+        hidden = tile_like(s, nl.float32)
         nisa.memset(dst=hidden, value=float("-inf"))
         nisa.tensor_copy_predicated(dst=hidden, src=s, predicate=mask.view(nl.uint8))
         nisa.tensor_copy(dst=s, src=hidden)
@@ -115,7 +115,8 @@ class Attention:
         out = Out((*heads, s, e), strides, q.dtype)
         scale = call.get("scale")
         inputs = {"q": q, "k": k, "v": v}
-        constants = {"scale": float(d ** -0.5 if scale is None else scale), "causal": bool(call.get("is_causal"))}
+        constants: dict[str, object] = {
+            "scale": float(d ** -0.5 if scale is None else scale), "causal": bool(call.get("is_causal"))}
         if mask is None:
             constants["mask"] = None
         else:

@@ -9,7 +9,7 @@ from ..dispatch.plan import KernelCall, Out
 from .elementwise import elementwise, f32, truth
 from .layout import coalesce
 from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported
-from .tiling import P, blocks, load, pieces, store, tile
+from .tiling import P, blocks, load, pieces, store, tile, tile_like
 
 
 def cast(dst, x):
@@ -25,7 +25,7 @@ def cast(dst, x):
         if x.dtype.kind == "f":
             exact = f32(x)
             nisa.activation(dst=exact, op=nl.trunc, data=x)
-        wide = dst if dst.dtype == nl.int64 else tile(*dst.shape, nl.int64)    # int64 on one side keeps every bit
+        wide = dst if dst.dtype == nl.int64 else tile_like(dst, nl.int64)    # int64 on one side keeps every bit
         nisa.tensor_copy(dst=wide, src=exact)
         if wide is not dst:
             nisa.tensor_copy(dst=dst, src=wide)

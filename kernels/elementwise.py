@@ -13,7 +13,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .tiling import blocks, load, store, tile, walks
+from .tiling import blocks, load, store, tile_like, walks
 
 TileFunction = Callable[..., None] | Any
 
@@ -41,10 +41,10 @@ def elementwise(out, ins, function, compute=None, result=None):
     """
     for o, *xs in blocks(out, *(repeated(x, out.shape) for x in ins)):
         tiles = [load(x, compute) for x in xs]
-        done = tile(*o.shape, result or out.dtype)
+        done = tile_like(o, result or out.dtype)
         apply(function, done, tiles)
         if done.dtype != out.dtype:
-            narrow = tile(*o.shape, out.dtype)
+            narrow = tile_like(o, out.dtype)
             nisa.tensor_copy(dst=narrow, src=done)
             done = narrow
         store(o, done)
@@ -76,12 +76,12 @@ def apply(function: TileFunction, dst: Any, tiles: list[Any]) -> None:
 # ---- tile functions. Intermediate tiles are float32, as on the engines.
 
 def f32(like: Any) -> Any:
-    return tile(*like.shape, nl.float32)
+    return tile_like(like, nl.float32)
 
 
 def like(t: Any) -> Any:
     """A tile for an intermediate value: float32, or t's own dtype where that is an integer."""
-    return tile(*t.shape, nl.float32 if t.dtype.kind == "f" else t.dtype)
+    return tile_like(t, nl.float32 if t.dtype.kind == "f" else t.dtype)
 
 
 def add_scaled(dst, x, y, alpha):
@@ -125,7 +125,7 @@ def addcdiv(dst, x, a, b, value):
 
 def lerp(dst, x, end, weight):
     """x + weight * (end - x), from the nearer end, as PyTorch computes it"""
-    difference, low, high, rest, near = f32(dst), f32(dst), f32(dst), f32(dst), tile(*dst.shape, nl.uint8)
+    difference, low, high, rest, near = f32(dst), f32(dst), f32(dst), f32(dst), tile_like(dst, nl.uint8)
     nisa.tensor_tensor(dst=difference, data1=end, data2=x, op=nl.subtract)
     nisa.tensor_tensor(dst=low, data1=difference, data2=weight, op=nl.multiply)
     nisa.tensor_tensor(dst=low, data1=x, data2=low, op=nl.add)
@@ -157,7 +157,7 @@ def select(dst, condition, x, y):
     nisa.tensor_copy(dst=dst, src=y)
     chosen = x
     if x.dtype != dst.dtype:
-        chosen = tile(*dst.shape, dst.dtype)
+        chosen = tile_like(dst, dst.dtype)
         nisa.tensor_copy(dst=chosen, src=x)
     nisa.tensor_copy_predicated(dst=dst, src=chosen, predicate=condition.view(nl.uint8))
 
@@ -168,7 +168,7 @@ def masked_fill(dst, x, mask, value):
 
 def where_nan(dst, x, result):
     """result, but x where x is NaN"""
-    nan = tile(*x.shape, nl.uint8)
+    nan = tile_like(x, nl.uint8)
     nisa.tensor_tensor(dst=nan, data1=x, data2=x, op=nl.not_equal)
     select(dst, nan, x, result)
 
@@ -184,7 +184,7 @@ def logical_not(dst, x):
 
 def truth(x):
     """A uint8 tile: 1 where x is not zero (NaN counts as true)."""
-    t = tile(*x.shape, nl.uint8)
+    t = tile_like(x, nl.uint8)
     nisa.tensor_scalar(dst=t, data=x, op0=nl.not_equal, operand0=0 if x.dtype.kind != "f" else 0.0)
     return t
 
@@ -201,6 +201,69 @@ def bitwise_not(dst, x):
         logical_not(dst, x)
     else:
         nisa.tensor_scalar(dst=dst, data=x, op0=nl.bitwise_xor, operand0=-1)
+
+
+def square_root(dst, x):
+    """x ** 0.5, which unlike sqrt(x) is inf for -inf and 0.0 for -0.0"""
+    _root(dst, x, nl.sqrt, float("inf"))
+
+
+def reciprocal_root(dst, x):
+    """x ** -0.5, which unlike rsqrt(x) is 0.0 for -inf and inf for -0.0"""
+    _root(dst, x, nl.rsqrt, 0.0)
+
+
+def _root(dst, x, root, of_negative_infinity):
+    positive, result, limit = f32(x), f32(x), f32(x)
+    nisa.tensor_scalar(dst=positive, data=x, op0=nl.add, operand0=0.0)          # -0.0 + 0.0 = 0.0
+    nisa.activation(dst=result, op=root, data=positive)
+    nisa.memset(dst=limit, value=of_negative_infinity)
+    _replace(result, positive, nl.equal, float("-inf"), limit)
+    nisa.tensor_copy(dst=dst, src=result)
+
+
+def leaky_relu(dst, x, slope):
+    """x where x > 0, else x * slope"""
+    high, scaled, whole = tile_like(x, nl.uint8), f32(x), f32(x)
+    nisa.tensor_scalar(dst=high, data=x, op0=nl.greater, operand0=0.0)
+    nisa.tensor_tensor(dst=scaled, data1=x, data2=slope, op=nl.multiply)
+    nisa.tensor_copy(dst=whole, src=x)
+    nisa.tensor_copy_predicated(dst=scaled, src=whole, predicate=high)
+    nisa.tensor_copy(dst=dst, src=scaled)
+
+
+def hardsigmoid(dst, x):
+    """min(max(x + 3, 0), 6) / 6"""
+    t = f32(x)
+    nisa.tensor_scalar(dst=t, data=x, op0=nl.add, operand0=3.0, op1=nl.maximum, operand1=0.0)
+    nisa.tensor_scalar(dst=dst, data=t, op0=nl.minimum, operand0=6.0, op1=nl.multiply, operand1=1 / 6)
+
+
+def hardswish(dst, x):
+    """x * min(max(x + 3, 0), 6) / 6"""
+    t = f32(x)
+    hardsigmoid(t, x)
+    nisa.tensor_tensor(dst=dst, data1=x, data2=t, op=nl.multiply)
+
+
+def threshold(dst, x, limit, value):
+    """x where x > limit (or x is NaN), else value"""
+    low, result, other = tile_like(x, nl.uint8), f32(x), f32(x)
+    nisa.tensor_tensor(dst=low, data1=x, data2=limit, op=nl.less_equal)
+    nisa.tensor_copy(dst=result, src=x)
+    nisa.tensor_copy(dst=other, src=value)
+    nisa.tensor_copy_predicated(dst=result, src=other, predicate=low)
+    nisa.tensor_copy(dst=dst, src=result)
+
+
+def is_infinite(dst, x):
+    t = f32(x)
+    nisa.activation(dst=t, op=nl.abs, data=x)
+    nisa.tensor_scalar(dst=dst, data=t, op0=nl.equal, operand0=float("inf"))
+
+
+def is_positive_infinity(dst, x):
+    nisa.tensor_scalar(dst=dst, data=x, op0=nl.equal, operand0=float("inf"))
 
 
 def is_negative_infinity(dst, x):
@@ -228,13 +291,13 @@ def expm1(dst, x):
 
 
 def log1p(dst, x):
-    """log(1 + x) without cancellation: log(u) * x / (u - 1) with u = 1 + x (same source as expm1)."""
+    """log(1 + x) without cancellation: log(u) * (x / (u - 1)) with u = 1 + x (same source as expm1)."""
     u, low, log, result = f32(x), f32(x), f32(x), f32(x)
     nisa.tensor_scalar(dst=u, data=x, op0=nl.add, operand0=1.0)
     nisa.tensor_scalar(dst=low, data=u, op0=nl.subtract, operand0=1.0)
     nisa.activation(dst=log, op=nl.log, data=u)
-    nisa.tensor_tensor(dst=result, data1=log, data2=x, op=nl.multiply)
-    nisa.tensor_tensor(dst=result, data1=result, data2=low, op=nl.divide)
+    nisa.tensor_tensor(dst=result, data1=x, data2=low, op=nl.divide)
+    nisa.tensor_tensor(dst=result, data1=result, data2=log, op=nl.multiply)
     _replace(result, low, nl.equal, 0.0, x)
     _replace(result, u, nl.equal, float("inf"), u)
     nisa.tensor_copy(dst=dst, src=result)
@@ -242,7 +305,7 @@ def log1p(dst, x):
 
 def _replace(dst, data, comparison, value, by):
     """dst = by where (data comparison value); all float32."""
-    mask = tile(*data.shape, nl.uint8)
+    mask = tile_like(data, nl.uint8)
     nisa.tensor_scalar(dst=mask, data=data, op0=comparison, operand0=value)
     chosen = by
     if by.dtype != dst.dtype:

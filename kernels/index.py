@@ -9,7 +9,7 @@ import torch
 from ..dispatch.plan import Decline, KernelCall, Reason
 from .layout import contiguous_strides
 from .rules import NUMBERS, compact, product, unsupported
-from .tiling import F, P, blocks, load, pieces, store, tile
+from .tiling import F, P, blocks, load, pieces, store, tile, tile_like
 
 
 @nki.jit
@@ -54,13 +54,12 @@ def gather_elements(out, table, indices, sizes, steps):
             for each column: indirect DMA of one element a partition
     """
     for o, *wanted in blocks(out, *indices, columns=P):
-        shape = tuple(o.shape)
-        position, t = tile(*shape, nl.int64), tile(*shape, out.dtype)
+        position, t = tile_like(o, nl.int64), tile_like(o, out.dtype)
         nisa.memset(dst=position, value=0)
-        outside = tile(*shape, nl.int64)
+        outside = tile_like(o, nl.int64)
         nisa.memset(dst=outside, value=0)
         for index, size, step in zip(wanted, sizes, steps):
-            given, i, part = load(index, nl.int64), tile(*shape, nl.int64), tile(*shape, nl.int64)
+            given, i, part = load(index, nl.int64), tile_like(o, nl.int64), tile_like(o, nl.int64)
             nisa.tensor_scalar(dst=part, data=given, op0=nl.less, operand0=0, op1=nl.multiply, operand1=size)
             nisa.tensor_tensor(dst=i, data1=given, data2=part, op=nl.add)
             for comparison, bound in ((nl.less, 0), (nl.greater_equal, size)):
@@ -70,10 +69,10 @@ def gather_elements(out, table, indices, sizes, steps):
             nisa.tensor_tensor(dst=position, data1=position, data2=part, op=nl.add)
         nisa.tensor_scalar(dst=outside, data=outside, op0=nl.multiply, operand0=table.shape[0])
         nisa.tensor_tensor(dst=position, data1=position, data2=outside, op=nl.maximum)
-        rows = tile(*shape, nl.int32)
+        rows = tile_like(o, nl.int32)
         nisa.tensor_copy(dst=rows, src=position)
-        for c in range(shape[1]):
-            nisa.dma_copy(dst=t[:, c:c + 1], src=table.ap(pattern=[[1, shape[0]], [1, 1]],
+        for c in range(o.shape[1]):
+            nisa.dma_copy(dst=t[:, c:c + 1], src=table.ap(pattern=[[1, o.shape[0]], [1, 1]],
                                                           vector_offset=rows[:, c:c + 1], indirect_dim=0))
         store(o, t)
     return out

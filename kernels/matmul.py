@@ -8,7 +8,7 @@ import nki.language as nl
 from ..dispatch.plan import KernelCall, Operand
 from .rules import FLOATS, unsupported
 from .shapes import broadcast_shape, settled
-from .tiling import P, load, pieces, store, tile, walks
+from .tiling import P, load, pieces, store, tile, tile_like, walks
 
 N = nl.tile_size.gemm_moving_fmax              # columns of one PSUM bank
 RESIDENT_BYTES = 96 << 10                      # of a partition: a right operand up to this size is loaded once
@@ -109,7 +109,7 @@ def _finish(acc, out, bias, alpha, beta):
         return result
     addend = load(bias)
     if beta is not None:
-        scaled = tile(*addend.shape, nl.float32)
+        scaled = tile_like(addend, nl.float32)
         nisa.tensor_scalar(dst=scaled, data=addend, op0=nl.multiply, operand0=load(beta.broadcast(0, rows)))
         addend = scaled
     nisa.tensor_tensor(dst=result, data1=value, data2=addend, op=nl.add)

@@ -7,7 +7,7 @@ import nki.language as nl
 
 from ..dispatch.plan import Decline, KernelCall, Operand, Reason
 from .rules import FLOATS, product, unsupported
-from .tiling import F, P, load, pieces, store, tile
+from .tiling import F, P, load, pieces, store, tile, tile_like
 
 
 @nki.jit
@@ -38,7 +38,7 @@ def layer_norm(out, mean, rstd, x, weight, bias, eps):
         m, v = _row_sum(xs, n, columns), tile(n, 1, nl.float32)
         ds = []
         for t in xs:
-            d = tile(*t.shape, nl.float32)
+            d = tile_like(t, nl.float32)
             nisa.tensor_scalar(dst=d, data=t, op0=nl.subtract, operand0=m)
             ds.append(d)
         v = _reciprocal_root(_row_sum(ds, n, columns, nl.square), load(eps.broadcast(0, n)))
@@ -78,7 +78,7 @@ def _row_sum(tiles, rows, columns, op=nl.copy):
     """[rows, 1] float32: sum of op(element) over all tiles, divided by `columns`."""
     total, part = tile(rows, 1, nl.float32), tile(rows, 1, nl.float32)
     for i, t in enumerate(tiles):
-        waste = tile(*t.shape, nl.float32)
+        waste = tile_like(t, nl.float32)
         nisa.activation_reduce(dst=waste, op=op, data=t, reduce_op=nl.add, reduce_res=part if i else total)
         if i:
             nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add)

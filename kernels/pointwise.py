@@ -18,7 +18,8 @@ class Clamp(Elementwise):
         bounds = [name for name in ("min", "max") if call.get(name) is not None]
         if not bounds:
             return Decline(Reason.NO_KERNEL, "clamp without bounds")
-        function = {("min",): nl.maximum, ("max",): nl.minimum}.get(tuple(bounds), elementwise.clamp)
+        one_sided = nl.maximum if bounds == ["min"] else nl.minimum
+        function = elementwise.clamp if len(bounds) == 2 else one_sided
         return Elementwise(function, ("self", *bounds), allowed=self.allowed).lower(call)
 
 
@@ -36,7 +37,8 @@ class Gelu(Elementwise):
 class PowerOfConstant(Elementwise):
     """x ** number. The exponent is a part of the key: each common one has its own instruction."""
 
-    FUNCTIONS = {2.0: nl.square, 0.5: nl.sqrt, -0.5: nl.rsqrt, -1.0: nl.reciprocal, 1.0: nl.copy}
+    FUNCTIONS = {2.0: nl.square, 0.5: elementwise.square_root, -0.5: elementwise.reciprocal_root, -1.0: nl.reciprocal,
+                 1.0: nl.copy}
 
     def __init__(self):
         super().__init__(nl.power, ("self",), allowed=FLOATS)
@@ -93,6 +95,11 @@ ROUTES = {
     "sigmoid": floats(nl.sigmoid),
     "erf": floats(nl.erf),
     "relu": Elementwise(nl.relu, allowed=FLOATS),
+    "hardtanh": Elementwise(elementwise.clamp, ("self", "min_val", "max_val"), promoted=("self",), allowed=FLOATS),
+    "leaky_relu": Elementwise(elementwise.leaky_relu, ("self", "negative_slope"), promoted=("self",), allowed=FLOATS),
+    "threshold": Elementwise(elementwise.threshold, ("self", "threshold", "value"), promoted=("self",), allowed=FLOATS),
+    "hardsigmoid": Elementwise(elementwise.hardsigmoid, allowed=FLOATS),
+    "hardswish": Elementwise(elementwise.hardswish, allowed=FLOATS),
     "silu": Elementwise(nl.silu, allowed=FLOATS),
     "mish": Elementwise(nl.mish, allowed=FLOATS),
     "gelu": Gelu(None, ("self",)),
@@ -107,6 +114,8 @@ ROUTES = {
                          ("gt", nl.greater), ("ge", nl.greater_equal))
        for kind in ("Tensor", "Scalar")},
     "isneginf": Elementwise(elementwise.is_negative_infinity, result="bool", allowed=FLOATS | {torch.bool}),
+    "isposinf": Elementwise(elementwise.is_positive_infinity, result="bool", allowed=FLOATS | {torch.bool}),
+    "isinf": Elementwise(elementwise.is_infinite, result="bool", allowed=FLOATS),
     "isnan": Elementwise(elementwise.is_nan, result="bool", allowed=FLOATS | {torch.bool}),
     "logical_not": Elementwise(elementwise.logical_not, result="bool"),
     "logical_and": Elementwise(elementwise.logical(nl.logical_and), BINARY, result="bool"),

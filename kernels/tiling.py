@@ -24,6 +24,12 @@ def tile(rows: int, columns: int, dtype: Any) -> Tensor:
     return nl.ndarray((rows, columns), dtype, buffer=nl.sbuf)
 
 
+def tile_like(t: Tensor, dtype: Any) -> Tensor:
+    """A fresh SBUF tile of the shape of `t`, a tile or a 2-D HBM view."""
+    rows, columns = t.shape
+    return tile(rows, columns, dtype)
+
+
 def load(x: Tensor, dtype: Any = None) -> Tensor:
     """An SBUF tile with the elements of a 2-D HBM view [rows <= 128, columns], cast to `dtype` if given.
 
@@ -34,7 +40,7 @@ def load(x: Tensor, dtype: Any = None) -> Tensor:
     t = tile(rows, 1 if repeated else columns, x.dtype)
     nisa.dma_copy(dst=t, src=x[:, 0:1] if repeated else x)
     if dtype is not None and dtype != x.dtype:
-        wide = tile(*t.shape, dtype)
+        wide = tile_like(t, dtype)
         nisa.tensor_copy(dst=wide, src=t)
         t = wide
     return t.broadcast(1, columns) if repeated else t

@@ -135,7 +135,8 @@ class Config:
         60, 0, 86400,
         doc="seconds to wait for another process that compiles the same kernel, before compiling privately")
     cache_bundle: Setting[Path | None] = Setting(
-        None, Path, "a file", "an exported bundle of compiled kernels, read after the cache directory and never written")
+        None, Path, "a file",
+        "an exported bundle of compiled kernels, read after the cache directory and never written")
     progress = _flag(True, doc="show compiles that take longer than a second")
     logs = Setting("", str, "names such as +dispatch,fallback (+ is debug, - is errors only)",
                    "log levels by module, in the grammar of TORCH_LOGS")

@@ -138,8 +138,8 @@ class CacheFault(NeuronEagerError):
 
 
 class CacheKeyError(NeuronEagerError, TypeError):
-    template = ("part {part!r} of a cache key is {value}, a {type}; parts are str, int, float, bool, None, and lists, tuples "
-                "and dicts (with str keys) of these")
+    template = ("part {part!r} of a cache key is {value}, a {type}; parts are str, int, float, bool, None, "
+                "and lists, tuples and dicts (with str keys) of these")
 
 
 class BundleError(NeuronEagerError):
@@ -195,7 +195,10 @@ class KernelResultError(NeuronEagerError, ValueError):
 
 
 class KernelTypeError(NeuronEagerError):
-    """A TypeError out of a kernel or its rule. Not one itself: Python's operators take a TypeError for "unsupported"."""
+    """A TypeError out of a kernel or its rule.
+
+    Not one itself: Python's operators take a TypeError for "unsupported".
+    """
 
     template = "the kernel of {op}({arguments}): {detail}"
 
