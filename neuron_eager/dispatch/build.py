@@ -284,7 +284,9 @@ def _factory(form: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
         ranges = f"{_pointer(a, ea)}, extents[{k}][0], {_pointer(b, eb)}, extents[{k}][1]"
         lines.append(f"    if overlapping({ranges}, {same}):")
         lines.append(f"        return other_way({passed})")
-    lines += [f"    {name}.resize_(resized[{k}].shape)" for k, name in enumerate(resized)]
+    for k, name in enumerate(resized):
+        lines += [f"    {name}.resize_(resized[{k}].shape)",
+                  f"    {name}.as_strided_(resized[{k}].shape, resized[{k}].strides)"]
     lines += [f"    out{k} = allocate{k}()" for k, name in enumerate(into) if name is None]
     pointers, constant = [], 0
     for k, (kind, name, element, offset, slot, index) in enumerate(sources):

@@ -15,9 +15,9 @@ import torch
 
 from ..config import config
 from ..errors import FallbackError, Float64Error, KernelTypeError
-from . import build, fallback, tracking
+from . import fallback, tracking
 from .host import Number
-from .plan import Call, Decline, Reason
+from .reasons import Decline, Reason
 from .routes import FunctionRule, Route
 from .schema import OpOverload, Parameter, Signature, signature
 from .tracking import Record
@@ -56,18 +56,19 @@ watch = Watch()
 def fallback_entry(op: OpOverload) -> Callable[..., Any]:
     """The function to register for an op that has no kernel: find the record, count, run the CPU kernel."""
     sig = signature(op)
+    held = [p for p in sig.parameters if p.tensor or p.tensors]
     records: dict[Any, Record] = {}
 
     def find(*args: Any, **kwargs: Any) -> Record:
         values = _by_name(sig, args, kwargs)
-        key = tuple(part for p in sig.parameters if p.tensor or p.tensors for part in _shape_key(p, values[p.name]))
+        key = tuple(part for p in held for part in _shape_key(p, values[p.name], p is not held[0]))
         record = records.get(key)
         if record is None:
             decline = _forced(sig.name) or Decline(Reason.NO_KERNEL)
             record = tracking.add(records, key, fallback_record(op, values, decline))
         return record
 
-    keys = [_shape_source(p) for p in sig.parameters if p.tensor or p.tensors]
+    keys = [_shape_source(p, p is not held[0]) for p in held]
     return _entry(sig, keys, fallback.head(sig, names := {}, "run"), names, records, find, rest=True)
 
 
@@ -135,6 +136,8 @@ def attended(record: Record, /, *args: Any, **kwargs: Any) -> Any:
 
 def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
     """What runs calls of this kind: a kernel's plan, or the fallback with a reason."""
+    from . import build
+    from .plan import Call
     name, sig = op._name, signature(op)
 
     elsewhere: list[Record] = []
@@ -243,6 +246,7 @@ def _asked(sig: Signature, route: Route, values: Mapping[str, Any]) -> Decline |
 
 def _from_pytorch(error: BaseException) -> bool:
     """Whether an error was raised in a meta kernel, called by `Call.outputs`, rather than by a rule's own code."""
+    from .plan import Call
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code is Call.outputs.func.__code__:     # type: ignore[attr-defined]
@@ -316,19 +320,23 @@ def exact(value: Any) -> Any:
     return type(value), repr(value)
 
 
-def _shape_source(p: Parameter) -> str:
+def _shape_source(p: Parameter, number: bool) -> str:
+    """number: a Python number is likely in this tensor's place."""
     if p.tensors:
         return f"shapes_of({p.name})"
     one = f"{p.name}.shape, {p.name}.dtype"
-    return f"None if {p.name} is None else ({one})" if p.optional else one
+    if p.optional:
+        return f"None if {p.name} is None else ({one})"
+    return f"float if type({p.name}) is float else ({one})" if number else one
 
 
-def _shape_key(p: Parameter, value: Any) -> tuple[Any, ...]:
+def _shape_key(p: Parameter, value: Any, number: bool) -> tuple[Any, ...]:
+    """What the source above makes of a value, for the values it can not read as well."""
     if p.tensors:
         return (shapes_of(value),)
     if isinstance(value, torch.Tensor):
-        return ((value.shape, value.dtype),) if p.optional else (value.shape, value.dtype)
-    return (None,) if value is None else (type(value), None)
+        return ((value.shape, value.dtype),) if p.optional or number else (value.shape, value.dtype)
+    return (None,) if value is None else (type(value),)
 
 
 def _kind_source(p: Parameter, operand: bool) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import call, routes
-from .plan import Call, Decline, Reason
+from .reasons import Decline, Reason
 from .routes import FunctionRule, Kind
 from .schema import signature
 
@@ -39,6 +39,7 @@ def explain(op: Any, *args: Any, **kwargs: Any) -> Explanation:
     sig = signature(overload)
     values = call._by_name(sig, args, kwargs)
     decline = call._forced(name) or call._policy(name, values) or call._asked(sig, route, values)
+    from .plan import Call
     if decline is None and route.rule is not None and not isinstance(route.rule, FunctionRule):
         lowered = route.rule.lower(Call(overload, values, getattr(route.rule, "operands", ())))
         decline = lowered if isinstance(lowered, Decline) else None

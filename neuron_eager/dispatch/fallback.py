@@ -60,6 +60,10 @@ _UNAMBIGUOUS = frozenset({
 })
 
 
+# Those of them that take Python numbers for tensors, as the operators do.
+_TAKE_NUMBERS = frozenset(f"aten::{op}{form}.Tensor" for op in ("add", "sub", "mul", "div") for form in ("", "_"))
+
+
 def target(op: OpOverload) -> Callable[..., Any]:
     """The cheapest callable that runs exactly this overload on CPU tensors."""
     if op._name in special.ON_CPU:
@@ -106,20 +110,23 @@ def generate_for_numbers(op: OpOverload) -> Callable[..., Any]:
     tensor without dimensions.
     """
     tensors = [i for i, p in enumerate(signature(op).positional) if p.type == "Tensor"]
-    packet = op.overloadpacket
+    cheap = target(op)
+    packet = op.overloadpacket if cheap is op._op or op._name in special.ON_CPU else cheap
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return packet(*args, **kwargs)
-        except RuntimeError as error:
-            if "failed to match any schema" not in str(error):
+        except (RuntimeError, TypeError) as error:      # of the packet; of a torch function
+            if not any(said in str(error) for said in ("failed to match any schema", "must be Tensor, not",
+                                                       "invalid combination of arguments")):
                 raise
         return op(*(torch.scalar_tensor(a, dtype=_number_dtype(a)) if i in tensors and isinstance(a, host_module.Number)
                     else a for i, a in enumerate(args)), **kwargs)
 
     sig = signature(op)
     text, names = _Writer(op, sig).write()
-    return compile_source(f"<neuron_eager fallback {sig.name}, numbers>", text, {**names, "call": call})
+    names["call"] = cheap if sig.name in _TAKE_NUMBERS else call
+    return compile_source(f"<neuron_eager fallback {sig.name}, numbers>", text, names)
 
 
 def source(op: OpOverload) -> str:

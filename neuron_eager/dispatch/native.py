@@ -8,17 +8,19 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import config
 from ..device import memory
 from ..device.kernels import untraced
 from ..errors import Unavailable
 from . import host
-from .build import Plan, Source
-from .plan import Arg
 from .schema import Signature
 from .tracking import Record
+
+if TYPE_CHECKING:
+    from .build import Plan, Source
+    from .plan import Arg
 
 log = logging.getLogger(__name__)
 

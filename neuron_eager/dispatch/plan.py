@@ -163,7 +163,9 @@ class KernelCall:
 class Rule(Protocol):
     """How a kernel family serves an op."""
 
-    operands: Sequence[str] = ()        # names of parameters whose Python numbers are data, not part of the key
+    @property
+    def operands(self) -> Sequence[str]:
+        """Names of parameters whose Python numbers are data, not part of the key. Optional: () where it is missing."""
 
     def lower(self, call: Call) -> KernelCall | Decline: ...
 

@@ -39,10 +39,10 @@ def register() -> None:
             install(name, _first_call(name))
     for name, function in special.DECOMPOSED.items():
         install(name, function, AUTOGRAD)
-    everything = _library("_")
-    everything.fallback(KEY, untraced(_boxed), False)
-    for key, kind in special.REFUSED_LAYOUTS.items():
-        everything.fallback(key, special.refuse_layout(kind), False)
+    _library("_").fallback(KEY, untraced(_boxed), False)
+    for key, (kind, ops) in special.REFUSED_LAYOUTS.items():
+        for name in ops:
+            install(f"aten::{name}", special.refuse_layout(kind, name), key)
     _use_up_override_warning()
     for name, in_front in special.IN_FRONT.items():
         install(name, in_front(functools.partial(entry, by_name(name))))

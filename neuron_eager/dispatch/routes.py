@@ -13,15 +13,18 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..device import views
 from ..errors import KernelSignatureError, UnknownOpError
 from . import special
-from .plan import Arg, Call, Decline, KernelCall, Reason, Rule
+from .reasons import Decline, Reason
 from .schema import OpOverload, by_name, signature
+
+if TYPE_CHECKING:
+    from .plan import Call, KernelCall, Rule
 
 
 class Kind(enum.Enum):
@@ -216,6 +219,7 @@ class KernelRule:
         self.kernel = kernel
 
     def lower(self, call: Call) -> KernelCall | Decline:
+        from .plan import Arg, KernelCall
         names = list(self.kernel.signature.parameters)
         inputs: dict[str, Any] = {}
         constants: dict[str, Any] = {}

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
-OpOverload = torch._ops.OpOverload
+from torch._ops import OpOverload
 
 _ALIAS = re.compile(r"Tensor\((\w+)(!?)[^)]*\)(?:\[[^\]]*\])?\?? (\w+)")
 _ALIAS_RETURN = re.compile(r"Tensor(?:\((\w+)(!?)[^)]*\))?(\[\])?")

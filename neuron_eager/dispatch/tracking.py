@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,12 +97,12 @@ def _fold(table: dict[Any, Record]) -> None:
 
 def user_place() -> str:
     """file:line of the innermost frame outside torch and this package, or "" if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_INTERNAL):
             return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back        # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

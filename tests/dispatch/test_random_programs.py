@@ -85,7 +85,8 @@ OPS = {**VIEWS, **COMPUTE, **REDUCE, **WRITE, **OUT}
 
 tensors = st.tuples(st.lists(st.integers(0, 4), max_size=3), st.sampled_from(DTYPES), st.integers(0, 1000))
 kinds = st.sampled_from([VIEWS, COMPUTE, REDUCE, WRITE, OUT])
-steps = st.tuples(kinds.flatmap(lambda ops: st.sampled_from(sorted(ops))), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.sampled_from(NUMBERS))
+steps = st.tuples(kinds.flatmap(lambda ops: st.sampled_from(sorted(ops))), *[st.integers(0, 9)] * 3,
+                  st.sampled_from(NUMBERS))
 
 
 def _make(shape, dtype, seed):
