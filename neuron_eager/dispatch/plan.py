@@ -165,7 +165,7 @@ class Rule(Protocol):
 
     @property
     def operands(self) -> Sequence[str]:
-        """Names of parameters whose Python numbers are data, not part of the key. Optional: () where it is missing."""
+        """Names of parameters whose Python numbers are data, not part of the key; none without the attribute."""
 
     def lower(self, call: Call) -> KernelCall | Decline: ...
 

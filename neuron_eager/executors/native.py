@@ -16,6 +16,7 @@ from ..config import config
 from ..errors import NativeUnsupported, NkiOutOfBoundsError, NkiValueNeededError, Unavailable
 from ..native import objects
 from ..native.loaded import Compiled, fault, load
+from ..native.table import Entry
 from ..native.target import Target, current
 from ..nki.debugging import stops_in
 from ..nki.jit import Kernel, in_order, trace
@@ -108,7 +109,7 @@ def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Co
     The specs without the leading dimensions, and what makes the code for one index walk them all: its calls, repeated
     with other addresses. Tracing 768 heads of an attention would take seconds and give the same code for each.
     """
-    leading = getattr(kernel.func, "leading", ())
+    leading: tuple[str, ...] = getattr(kernel.func, "leading", ())
     count = len(specs[leading[0]].shape) - 2 if leading and leading[0] in specs else 0
     shape = specs[leading[0]].shape[:count] if count > 0 else ()
     if not shape:
@@ -131,7 +132,7 @@ def walked(kernel: Kernel, specs: Specs) -> tuple[Specs, Callable[[Compiled], Co
 def repeat(compiled: Compiled, shape: tuple[int, ...], steps: list[tuple[int, ...]]) -> Compiled:
     """The calls of `compiled` for every index of `shape`, pointer p being moved by sum(index * steps[p])."""
     table = compiled.table
-    entries = []
+    entries: list[Entry] = []
     for index in itertools.product(*map(range, shape)):
         moved = [sum(i * s for i, s in zip(index, step)) for step in steps]
         for n, e in enumerate(table.entries):
