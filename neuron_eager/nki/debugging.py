@@ -109,10 +109,10 @@ def no_stops() -> Iterator[None]:
     of a kernel on tensors without values, which nobody wants to watch."""
     hook, tracing = sys.breakpointhook, sys.gettrace()
     debugger: Any = getattr(sys.modules.get("bdb"), "Bdb", None)
-    stop = getattr(debugger, "set_trace", None)
+    stops = {name: getattr(debugger, name) for name in ("set_trace", "break_here", "stop_here") if debugger is not None}
     sys.breakpointhook = _go_on
-    if debugger is not None:
-        debugger.set_trace = _go_on
+    for name in stops:
+        setattr(debugger, name, _go_on)
     debugged = _is_debugger(tracing)
     if debugged:
         sys.settrace(None)
@@ -121,8 +121,8 @@ def no_stops() -> Iterator[None]:
     finally:
         if debugged:
             sys.settrace(tracing)
-        if debugger is not None:
-            debugger.set_trace = stop
+        for name, stop in stops.items():
+            setattr(debugger, name, stop)
         sys.breakpointhook = hook
 
 

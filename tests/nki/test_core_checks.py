@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from neuron_eager import config, interpret, nki
 from neuron_eager.errors import (
@@ -21,6 +23,7 @@ from neuron_eager.nki import language as nl
 from neuron_eager.nki.interpreter import Interpreter
 from neuron_eager.nki.jit import trace
 from neuron_eager.nki.program import TensorSpec
+from neuron_eager.nki.psum import unwritten_boxes
 
 X = np.ones((64, 32), np.float32)
 
@@ -226,6 +229,16 @@ def test_accumulation():
     for got in (nki.simulate(kernel)(x, y), Interpreter.replay(program, [x, y])):
         for a, b in zip(got, (3 * product, 2 * product, overlap, product)):
             np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2 ** 31), st.lists(st.integers(1, 6), min_size=2, max_size=4))
+def test_unwritten_boxes_cover_what_is_not_written_once(seed, shape):
+    written = np.random.default_rng(seed).random(shape) < 0.6
+    covered = np.zeros(shape, int)
+    for box in unwritten_boxes(written):
+        covered[box] += 1
+    assert np.array_equal(covered, (~written).astype(int))
 
 
 # ---- capacity
