@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ def _items(kernel_call: KernelCall, outputs: list[Out]) -> tuple[list[Any], dict
     """The kernel's tensors in parameter order, and their specs by parameter name."""
     names = list(kernel_call.kernel.signature.parameters)
     inputs = kernel_call.inputs
-    if not isinstance(inputs, dict):
+    if not isinstance(inputs, Mapping):
         inputs = dict(zip(names[len(outputs):], inputs))
     by_name: dict[str, Any] = {**{name: (i, o) for i, (name, o) in enumerate(zip(names, outputs))}, **inputs}
     items: list[Any] = []
@@ -186,7 +186,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 
 def _name(kernel: Any) -> str:
-    return getattr(kernel, "name", None) or getattr(kernel, "__name__", repr(kernel))
+    return str(getattr(kernel, "name", None) or getattr(kernel, "__name__", repr(kernel)))
 
 
 def _disjoint(call: Call, kernel_call: KernelCall, outputs: list[Out]) -> list[tuple[Arg, Arg, bool]]:

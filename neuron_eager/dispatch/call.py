@@ -69,7 +69,8 @@ def fallback_entry(op: OpOverload) -> Callable[..., Any]:
         return record
 
     keys = [_shape_source(p, p is not held[0]) for p in held]
-    return _entry(sig, keys, fallback.head(sig, names := {}, "run"), names, records, find, rest=True)
+    names: dict[str, Any] = {}
+    return _entry(sig, keys, fallback.head(sig, names, "run"), names, records, find, rest=True)
 
 
 def kernel_entry(op: OpOverload, route: Route) -> Callable[..., Any]:

@@ -110,7 +110,7 @@ def install(native: Any, sig: Signature, record: Record, args: Sequence[Any], kw
              for a, b, same in plan.disjoint]
     installed = native.install(
         args, kwargs, plan.executable.address, plan.executable.r0, plan.executable.r1, pointers=pointers,
-        results=[outputs[r] for r in plan.results], disjoint=pairs, user=record,
+        results=[outputs[r] for r in plan.results if r is not None], disjoint=pairs, user=record,
         nogil=any(a.numel >= LONG for a in plan.call.tensors))
     if installed is not None:
         record.natives.append(installed)
