@@ -13,7 +13,7 @@ from .matmul import N
 from .rowwise import as_rows
 from .rules import FLOATS, Elementwise, product, unsupported
 from .shapes import settled
-from .tiling import F, P, load, pieces, store, tile, walks
+from .tiling import F, P, load, pieces, store, tile, tile_like, walks
 
 # ---- tile functions: dst = gradient of the input, from the gradient g of the result
 
@@ -73,7 +73,7 @@ def tanh_backward(dst, g, y):
 
 def threshold_backward(dst, g, x, threshold):
     """g where x > threshold or x is NaN, else 0."""
-    low = tile(*x.shape, nl.uint8)
+    low = tile_like(x, nl.uint8)
     nisa.tensor_tensor(dst=low, data1=x, data2=threshold, op=nl.less_equal)
     nisa.tensor_copy(dst=dst, src=g)
     nisa.tensor_copy_predicated(dst=dst, src=0.0, predicate=low)
@@ -81,7 +81,7 @@ def threshold_backward(dst, g, x, threshold):
 
 def leaky_relu_backward(dst, g, x, slope):
     """g where x > 0, else g * slope."""
-    high, scaled = tile(*x.shape, nl.uint8), f32(x)
+    high, scaled = tile_like(x, nl.uint8), f32(x)
     nisa.tensor_scalar(dst=high, data=x, op0=nl.greater, operand0=0.0)
     nisa.tensor_tensor(dst=scaled, data1=g, data2=slope, op=nl.multiply)
     whole = f32(x)
@@ -112,7 +112,7 @@ def softplus_backward(dst, g, x, beta, threshold):
 
 def _where_above(dst, x, threshold, value):
     """dst = value where x > threshold; dst is float32."""
-    high, wide = tile(*x.shape, nl.uint8), f32(x)
+    high, wide = tile_like(x, nl.uint8), f32(x)
     nisa.tensor_tensor(dst=high, data1=x, data2=threshold, op=nl.greater)
     nisa.tensor_copy(dst=wide, src=value)
     nisa.tensor_copy_predicated(dst=dst, src=wide, predicate=high)
@@ -164,7 +164,7 @@ def softmax_backward(out, g, y, log=False):
                 nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add)
         for at in chunks:
             gradient, result = load(g[at]), load(y[at])
-            o, t = tile(*gradient.shape, out.dtype), f32(gradient)
+            o, t = tile_like(gradient, out.dtype), f32(gradient)
             if log:
                 nisa.activation(dst=t, op=nl.exp, data=result)
                 nisa.tensor_scalar(dst=t, data=t, op0=nl.multiply, operand0=total)
@@ -337,8 +337,8 @@ class LayerNormBackward:
         if weight is not None:
             inputs["weight"] = weight.view((1, columns))
         side = tuple(call["normalized_shape"])
-        outs = [Out(x.shape, contiguous_strides(x.shape), x.dtype).reshape((rows, columns)),
-                *(Out(side, contiguous_strides(side), (weight or x).dtype).reshape((1, columns)) for _ in range(2))]
+        outs = [Out(x.shape, contiguous_strides(x.shape), x.dtype).view((rows, columns)),
+                *(Out(side, contiguous_strides(side), (weight or x).dtype).view((1, columns)) for _ in range(2))]
         wanted = [i if asked else None for i, asked in enumerate(call["output_mask"])]
         return KernelCall(layer_norm_backward, inputs, outs, {} if weight is not None else {"weight": None},
                           returns=wanted)

@@ -168,10 +168,10 @@ class NllLoss:
         if not x.is_contiguous or x.numel >= 1 << 31:
             return Decline(Reason.SHAPE, f"{call.name} of a tensor that is not contiguous, or of 2**31 elements")
         rows, columns = (x.shape if x.ndim == 2 else (1, *x.shape))
-        seen = out.reshape((rows if reduction == NONE else 1, 1))
+        seen = out.view((rows if reduction == NONE else 1, 1))
         inputs = {"x": x.view((x.numel, 1)), "target": target.view((rows, 1)),
                   "ignored": Operand(call["ignore_index"], "int64")}
-        return KernelCall(nll_loss, inputs, [seen, total.reshape((1, 1))], {"reduction": reduction, "columns": columns})
+        return KernelCall(nll_loss, inputs, [seen, total.view((1, 1))], {"reduction": reduction, "columns": columns})
 
 
 class NllLossBackward:

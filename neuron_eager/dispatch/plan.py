@@ -128,6 +128,13 @@ class Out:
         strides = reshaped(*(self.seen or (self.shape, self.strides)), shape)
         return None if strides is None else replace(self, seen=(tuple(shape), strides))
 
+    def view(self, shape: Sequence[int]) -> Out:
+        """As `reshape`, where strides are known to say it: of fresh results, and for added dimensions of size 1."""
+        seen = self.reshape(shape)
+        if seen is None:
+            raise ValueError(f"a result {list(self.shape)} with strides {list(self.strides)} has no view {list(shape)}")
+        return seen
+
     def permute(self, *order: int) -> Out:
         shape, strides = self.seen or (self.shape, self.strides)
         return replace(self, seen=(tuple(shape[i] for i in order), tuple(strides[i] for i in order)))
