@@ -9,10 +9,16 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward", "loss")
+FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward", "loss", "joined")
 
 # Ops that PyTorch composes of others unless a device registers them itself; served here because one kernel is faster.
-COMPOSITES = ("aten::native_layer_norm", "aten::embedding", "aten::scaled_dot_product_attention")
+COMPOSITES = (
+    "aten::native_layer_norm", "aten::embedding", "aten::scaled_dot_product_attention",
+    # these PyTorch composes of an allocation and the out= form
+    "aten::abs", "aten::abs_", "aten::logical_not", "aten::logical_not_", "aten::logical_and", "aten::logical_and_",
+    "aten::logical_or", "aten::logical_or_", "aten::logical_xor", "aten::logical_xor_", "aten::masked_fill.Scalar",
+    "aten::masked_fill.Tensor", "aten::sum", "aten::mean",
+)
 
 
 def served() -> Iterator[tuple[Any, Any]]:

@@ -245,7 +245,14 @@ def joint_rows(dst: NkiTensor, src: NkiTensor) -> tuple[Access, Access, list[tup
             dst.dtype,
         ),
         Access(
-            src.storage.id, False, src.byte_offset, P, F, s_rows, normal(tuple((s, n) for _, s, n in cols)), src.dtype
+            src.storage.id,
+            False,
+            src.byte_offset,
+            P,
+            F,
+            s_rows if P > 1 else total * unit,
+            normal(tuple((s, n) for _, s, n in cols)),
+            src.dtype,
         ),
         outer,
     )
