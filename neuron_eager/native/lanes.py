@@ -75,6 +75,14 @@ class Lanes(Build):
             return self.b.bitcast(raw, like(raw, F64))
         return self.iload(p, dt, TYPES[kind], mask, W, stride)
 
+    def fetch_at(self, p: Value, offsets: Value, dt: str, mask: Value | None) -> Value:
+        """Elements at byte offsets, one a lane, in the kind of their dtype."""
+        raw = self.gather_bits(p, offsets, SIZE[dt], mask)
+        kind = KIND[dt]
+        if kind == "f":
+            return self.c.to_float(raw, dt)
+        return self.b.bitcast(raw, like(raw, F64)) if kind == "d" else self.c.to_int(raw, dt, TYPES[kind])
+
     def put(self, v: Value, kind: str, p: Value, dt: str, mask: Value | None = None, stride: int | None = None) -> None:
         """Store a value of a kind as elements of a dtype, rounded once."""
         if kind == "d":

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from llvmlite import ir
-
-from .irtypes import I32, I64, Value, const, vector
-from .lanes import CELL, TYPES
+from .irtypes import I32, I64, Value, const
+from .lanes import CELL
 from .patterns import Pattern, normal, steps
 from .phases import Job
+from .streams import STREAMS, picked
 from .values import SIZE, Bail, V
 
 if TYPE_CHECKING:
@@ -102,14 +101,26 @@ class Loop:
             self._nest(0, [], [], self._multi)
             done: list[Value] = []
         elif job.sequential:
-            first = [self.state.scalar(v.args[2]) for v in job.sequential]
-            done = self._nest(0, [], first, self._inner)
+            self.streams = [STREAMS[v.op](self, v) for v in job.sequential]
+            starts = [stream.start() for stream in self.streams]
+            self.sizes = [len(start) for start in starts]
+            done = self._nest(0, [], [v for start in starts for v in start], self._inner)
+            for stream, carry in zip(self.streams, self.parts(done)):
+                stream.finish(carry)
         else:
             start = [s.identity_of(v.at[0], v.kind) for v in job.reds] * self._unroll()
             done = self._nest(0, [], start, self._inner)
             self._finish(done)
         for v, off in self.buffers.items():
             self.state.buffers[v] = off
+
+    def parts(self, carries: list[Value]) -> list[list[Value]]:
+        """The carry of each stream."""
+        out, at = [], 0
+        for size in self.sizes:
+            out.append(carries[at : at + size])
+            at += size
+        return out
 
     def _finish(self, accumulators: list[Value]) -> None:
         s, reds = self.s, self.job.reds
@@ -248,15 +259,16 @@ class Step:
                 if st:
                     first = s.b.add(first, s.b.trunc(s.mul(x, st), I32))
             return s.numbers(first, step[-1])
-        v = s.compute(n, self.get)
+        v = picked(self, n) if n.op == "ngather" else s.compute(n, self.get)
         if n.id in loop.buffers:
-            self._keep(n, v)
+            self.keep(n, v)
         return v
 
-    def _keep(self, n: V, v: Value) -> None:
+    def keep(self, n: V, v: Value) -> None:
+        """Put a vector of a value into its row buffer."""
         cell = CELL[n.kind]
         p = self.address(
-            self.s.at(self.s.scratch, loop_offset(self.loop, n)),
+            self.s.at(self.s.scratch, self.loop.buffers[n.id]),
             steps(normal(((SIZE[cell], n.F or 1),)), self.loop.counts),
         )
         self.s.put(v, n.kind, p, cell, self.mask)
@@ -269,28 +281,15 @@ class Step:
             if self.mask is not None:
                 v = s.b.select(self.mask, v, neutral)
             accs[k] = s.combine(n.at[0], n.kind, accs[k], v)
-        for k, n in enumerate(job.sequential):
-            accs[k] = self._scan(n, accs[k])
+        if job.sequential:
+            carries = self.loop.parts(accs)
+            accs = [v for stream, c in zip(self.loop.streams, carries) for v in stream.advance(self, c)]
         for st, p, step in self.loop.targets:
             v = self.get(st.v)
             if v.type.count != s.W:
                 v = s.splat(v)
             s.put(v, st.v.kind, self.address(p, step), st.dt, self.mask, step[-1])
         return accs
-
-    def _scan(self, n: V, carry: Value) -> Value:
-        s = self.s
-        x, y = self.get(n.args[0]), self.get(n.args[1])
-        out = const(vector(TYPES["f"], s.W), 0.0)
-        for k in range(self.count or s.W):
-            carry = s.scan_step(n.at, s.extract(x, k), s.extract(y, k), carry)
-            out = s.b.insert_element(out, carry, ir.Constant(I32, k))
-        self._keep(n, out)
-        return carry
-
-
-def loop_offset(loop: Loop, n: V) -> int:
-    return loop.buffers[n.id]
 
 
 def _single(cols: Pattern) -> int:

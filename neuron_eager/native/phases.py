@@ -16,7 +16,7 @@ from .values import Bail, V
 
 KEEP = 8  # element operations from which a value used by two loops is kept
 COLUMNS_AT = {"load": 3, "gather": 4, "affine": 2, "pick": 1}  # where a node keeps its column pattern
-SEQUENTIAL = frozenset({"scan"})
+SEQUENTIAL = frozenset({"scan", "row", "max8", "find8", "replace8"})  # see `streams`
 
 
 def reach(roots: Iterable[V], cut: Container[int], stop: Callable[[V], bool] | None = None) -> list[V]:
@@ -48,6 +48,11 @@ def is_loop(v: V) -> bool:
     return (v.op == "red" and (v.at[1] > 1 or v.F != 1)) or v.op in SEQUENTIAL
 
 
+def streamed(v: V) -> tuple[V, ...]:
+    """The arguments of a sequential node that its loop runs over."""
+    return v.args[:2] if v.op == "scan" else v.args[:1]
+
+
 @dataclass
 class Job:
     """One loop nest over `width` columns: reductions to `F` values each, scans (F is -1), stores. counts: its loops,
@@ -69,7 +74,7 @@ class Job:
             [v.args[0] for v in self.reds]
             + self.keep
             + [st.v for st in self.stores]
-            + [a for v in self.sequential for a in v.args]
+            + [a for v in self.sequential for a in streamed(v)]
         )
 
 
@@ -101,8 +106,9 @@ def plan(sinks: list[Store], have: Container[int]) -> Plan:
             assert v.F is not None
             job(phase[v.id], v.at[1] * v.F, v.F).reds.append(v)
         else:
-            assert v.F is not None
-            job(phase[v.id], v.F, -1).sequential.append(v)
+            columns = v.args[0].F if v.op in ("max8", "find8") else v.F
+            assert columns is not None
+            job(phase[v.id], columns, -1).sequential.append(v)
     for st in sinks:
         if st.F > 1:
             job(phase[st.v.id] + is_loop(st.v), st.F).stores.append(st)

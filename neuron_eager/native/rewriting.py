@@ -49,7 +49,7 @@ class Rewriting:
 
     def _take(self, v: V, dr: int, sel: Selection) -> V:
         op, args, at = v.op, v.args, v.at
-        if v.F is None or (v.F == 1 and op != "scan"):
+        if v.F is None or (v.F == 1 and op not in ("scan", "row", "replace8")):
             one = sel is None or not sel[1] or v.F is None
             w = self._rows(v, dr)
             return w if one else self.bcast(w)
@@ -76,6 +76,9 @@ class Rewriting:
             return self.ew(op, *[self.take(a, dr, sel) for a in args], at=at, kind=v.kind)
         if op == "T":
             return self._take_transposed(v, dr, sel)
+        if op == "ngather":
+            index = self.take(args[1], dr, sel)
+            return self.make(op, (self._rows(args[0], dr), index), at, index.F, v.kind)
         if op == "pick" and sel is not None:
             first, pattern = _columns(at[1] or ((0, 1),), sel)
             sel = (at[0] + first, pattern)

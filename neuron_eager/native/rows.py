@@ -139,7 +139,16 @@ class RowState:
             )
         if n.id in self.buffers:
             return s.fetch(s.at(s.scratch, self.buffers[n.id]), CELL[n.kind], None, None)
+        if n.op == "ngather":
+            return self._chosen(n)
         return s.compute(n, self.scalar)
+
+    def _chosen(self, n: V) -> Value:
+        """The column of a kept row that an index chooses; held inside the row."""
+        s, (source, index), cell = self.build, n.args, CELL[n.kind]
+        place = s.i.minimum(self.scalar(index), const(I32, (source.F or 1) - 1), signed=False)
+        offset = s.mul(s.b.zext(place, I64), SIZE[cell])
+        return s.fetch(s.at(s.scratch, self.buffers[source.id], offset), cell, None, None)
 
     def gathered(self, n: V) -> Value:
         """Address of the row that an index chooses. An index outside sets the fault word, and row 0 is taken."""

@@ -423,6 +423,27 @@ class Maker:
             )
             self.raised(d, bound)
 
+    def do_search(self, t):
+        P, F = t.shape[0], t.size // t.shape[0]
+        if not t.dtype.is_float or F < 8:
+            return
+        best, where, rest = self.new(8, t.dtype, P), self.new(8, "uint32", P), self.new(F, t.dtype, P)
+        nisa.max8(dst=best, src=t)
+        nisa.nc_find_index8(dst=where, data=t, vals=best)
+        nisa.nc_match_replace8(dst=rest, data=t, vals=best, imm=-2.0)
+        for tile, bound in ((best, self.bound(t)), (where, F), (rest, max(2, self.bound(t)))):
+            self.keep(tile, bound)
+
+    def do_pick(self, t):
+        index = [v for v in self.tiles if v.dtype == "uint32" and v.shape[0] == t.shape[0] and self.bound(v) <= 1]
+        if not index:
+            index = [self.new(4, "uint32", t.shape[0])]
+            nisa.iota(dst=index[0], pattern=[[0, 4]], offset=(t.size // t.shape[0]) - 1, channel_multiplier=0)
+        chosen = self.pick(index)
+        d = self.new(chosen.size // chosen.shape[0], t.dtype, t.shape[0])
+        nisa.nc_n_gather(dst=d, data=t, indices=chosen)
+        self.keep(d, self.bound(t))
+
     # ---- tensor engine
     def do_transpose(self, t):
         if t.ndim == 2 and t.shape[1] <= 128 and t.dtype in ("float32", "bfloat16", "float16"):

@@ -382,6 +382,42 @@ def test_rows_by_index(index_dtype):
     assert np.array_equal(out, want) and (out[7] == -7).all()
 
 
+def searches(x, chosen):
+    """The eight largest of each row, where they are, the row without them, and columns by index."""
+    (R, C), outs = x.shape, []
+    shapes = ((8, x.dtype), (8, nl.uint32), (C, x.dtype), (8, nl.uint32), (chosen.shape[1], x.dtype))
+    for width, dtype in shapes:
+        outs.append(nl.ndarray((R, width), dtype, nl.shared_hbm))
+    for r, n in pieces(R):
+        a, wanted = nl.ndarray((n, C), x.dtype), nl.ndarray((n, chosen.shape[1]), nl.uint32)
+        best, where, rest, found, picked = (nl.ndarray((n, width), dtype) for width, dtype in shapes)
+        nisa.dma_copy(a, x[r:r + n])
+        nisa.dma_copy(wanted, chosen[r:r + n])
+        nisa.max8(best, a)
+        nisa.nc_find_index8(where, a, best)
+        nisa.nc_match_replace8(rest, a, best, imm=-9.0, dst_idx=found)
+        nisa.nc_n_gather(picked, a, wanted)
+        for out, t in zip(outs, (best, where, rest, found, picked)):
+            nisa.dma_copy(out[r:r + n], t)
+    return tuple(outs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [8, 37, 300])
+def test_searches(columns, dtype):
+    """max8, find_index8, match_replace8 and n_gather, with many equal values in a row."""
+    specs = [TensorSpec.contiguous((200, columns), dtype), TensorSpec.contiguous((200, 5), "uint32")]
+    program = trace(searches, specs)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-6, 7, (200, columns)).astype(program.inputs[0].dtype.numpy)
+    chosen = rng.integers(0, columns, (200, 5)).astype(np.uint32)
+    want = Interpreter.replay(program, [x, chosen])
+    got = [np.zeros(t.shape, t.dtype.numpy) for t in program.outputs]
+    native.compile_program(program)([a.ctypes.data for a in (x, chosen, *got)])
+    for a, b in zip(got, want):
+        assert np.array_equal(a.astype(np.float64), b.astype(np.float64))
+
+
 def test_what_has_no_native_form_says_why():
     def kernel(out, x, index):
         t, wanted = nl.ndarray(x.shape, x.dtype), nl.ndarray((128, 1), nl.int32)
