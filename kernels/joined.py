@@ -96,7 +96,9 @@ def pieces_call(out: Out, parts: Sequence[Piece], strides: Sequence[tuple[int, .
     views, places = [], []
     for part, steps in zip(parts, strides):
         v = part.view
-        shape, (to, of) = coalesce(v.shape, [steps, v.strides])
+        order = sorted(range(len(steps)), key=lambda d: (-abs(steps[d]), -abs(v.strides[d])))
+        v = v.permute(*order)
+        shape, (to, of) = coalesce(v.shape, [[steps[d] for d in order], v.strides], order=False)
         if not shape:
             shape, to, of = (1,), (1,), (1,)
         views.append(replace(v, shape=shape, strides=of))
@@ -176,9 +178,9 @@ class Flip:
         if not x.numel:
             return Decline(Reason.SHAPE, f"{call.name} of no elements")
         flipped = dimensions(call["dims"], x.ndim) if call["dims"] else []
-        strides = tuple(-s if d in flipped else s for d, s in enumerate(x.strides))
-        offset = sum((x.shape[d] - 1) * x.strides[d] for d in flipped)
-        return pieces_call(out, [Piece(View(x, x.shape, strides, offset, x.dtype), 0)], [out.strides])
+        steps = tuple(-s if d in flipped else s for d, s in enumerate(out.strides))
+        last = sum((x.shape[d] - 1) * out.strides[d] for d in flipped)
+        return pieces_call(out, [Piece(x.view(), last)], [steps])
 
 
 class Triangle:
