@@ -171,7 +171,7 @@ def index_of(*values: Any) -> int:
     for value in values:
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
-                if found is not None and tensor.device.index != found and tensor.dim():
+                if found is not None and tensor.device.index != found:
                     raise OnHost
                 if found is None:
                     found = tensor.device.index
