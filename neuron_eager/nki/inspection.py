@@ -162,7 +162,7 @@ def _operands(instr: Instr) -> str:
     shown = []
     for name, value in instr.args.items():
         if isinstance(value, NkiTensor):
-            shown.append(f"{name}={value.name or f't{value.storage.id}'}:{value.dtype}{list(value.shape)}")
+            shown.append(f"{name}={value.storage.label}:{value.dtype}{list(value.shape)}")
         elif name not in ("body", "name", "engine") and value is not None and value is not False:
             shown.append(f"{name}={getattr(value, 'name', value)}")
     return ", ".join(shown)

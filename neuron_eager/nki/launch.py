@@ -27,16 +27,21 @@ class Array:
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
         self.copy: np.ndarray | None = None     # float32 values that the interpreter works on instead
-        if isinstance(value, np.ndarray):
+        try:
             self.dtype = as_dtype(value.dtype)
+        except TypeError as error:
+            raise NkiTypeError(f"argument {name}: {error}") from None
+        if isinstance(value, np.ndarray):
             self.shape, self.byte_strides = value.shape, value.strides
             self.address = value.ctypes.data
             self.device: Any = None
         else:
-            self.dtype = as_dtype(value.dtype)
-            if value.is_conj() or value.is_neg() or value.layout is not sys.modules["torch"].strided:
-                raise NkiTypeError(f"argument {name}: a kernel needs a plain strided tensor, not {value.layout} with "
-                                   "lazy conjugation or negation; call .resolve_conj().resolve_neg() or .contiguous()")
+            if value.layout is not sys.modules["torch"].strided:
+                raise NkiTypeError(f"argument {name}: a kernel needs a strided tensor, not {value.layout}; call "
+                                   ".to_dense()")
+            if value.is_conj() or value.is_neg():
+                raise NkiTypeError(f"argument {name} is conjugated or negated lazily; call "
+                                   ".resolve_conj().resolve_neg()")
             self.shape = tuple(value.shape)
             self.byte_strides = tuple(s * self.dtype.itemsize for s in value.stride())
             self.address = value.data_ptr()

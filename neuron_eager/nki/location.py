@@ -1,12 +1,14 @@
 """Where in the author's source an instruction, a tensor or an error comes from."""
 from __future__ import annotations
 
+import dis
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
 
 _PACKAGE = str(Path(__file__).parent)
 _inside: dict[str, bool] = {}
+_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 
 
 class Loc:
@@ -31,6 +33,16 @@ class Loc:
             if start <= self.lasti < end and line is not None:
                 return line
         return self.code.co_firstlineno
+
+    @property
+    def target(self) -> str:
+        """The variable that the value made here is assigned to, or ""."""
+        for instruction in dis.get_instructions(self.code):
+            if instruction.offset > self.lasti:
+                if instruction.opname == "STORE_FAST_LOAD_FAST":        # since 3.13: two in one
+                    return str(instruction.argval[0])
+                return str(instruction.argval) if instruction.opname in _STORES else ""
+        return ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -65,7 +65,7 @@ def _message(name: str, found: Peak, available: int, limits: Limits) -> str:
     largest = sorted(found.live, key=lambda s: -s.partition_bytes)[:8]
     lines = [f"kernel {name}: {found.nbytes} bytes of {found.buffer} per partition are live at instruction {found.at}, "
              f"and {limits.target} has {available}. The largest live tensors:"]
-    lines += [f"  {s.partition_bytes:>8} bytes  {s.name or f'tensor {s.id}'} {s.dtype}{list(s.shape)} at {s.loc}"
+    lines += [f"  {s.partition_bytes:>8} bytes  {s.label} {s.dtype}{list(s.shape)} at {s.loc}"
               for s in largest]
     return "\n".join(lines)
 

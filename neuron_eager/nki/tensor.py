@@ -46,8 +46,13 @@ class Storage:
     def is_contiguous(self) -> bool:
         return views.is_contiguous(self.shape, self.base_strides, self.dtype.itemsize)
 
+    @property
+    def label(self) -> str:
+        """What to call it in messages: its name, else the author's variable, else its number."""
+        return self.name or (self.loc is not None and self.loc.target) or f"tensor {self.id}"
+
     def __repr__(self) -> str:
-        return f"<{self.buffer} storage {self.name or self.id}: {self.dtype}{list(self.shape)}>"
+        return f"<{self.buffer} storage {self.label}: {self.dtype}{list(self.shape)}>"
 
 
 class Dynamic(NamedTuple):
@@ -210,8 +215,7 @@ class NkiTensor:
 
     def describe(self) -> str:
         """Name, buffer, dtype and shape, for messages: `x (sbuf float32[128, 512])`."""
-        name = self.storage.name or f"tensor {self.storage.id}"
-        return f"{name} ({self.storage.buffer} {self.dtype}{list(self.shape)})"
+        return f"{self.storage.label} ({self.storage.buffer} {self.dtype}{list(self.shape)})"
 
     # ---- values
 
@@ -224,7 +228,7 @@ class NkiTensor:
         return read(self).copy()
 
     def __repr__(self) -> str:
-        head = f"{self.storage.buffer} tensor {self.storage.name or self.storage.id}: {self.dtype}{list(self.shape)}"
+        head = f"{self.storage.buffer} {self.storage.label}: {self.dtype}{list(self.shape)}"
         if self.storage.data is None:
             return f"<{head}>"
         from .access import values_text

@@ -340,6 +340,6 @@ def test_repr_shows_buffer_shape_dtype_and_values():
         return out
 
     nki.simulate(kernel)(X)
-    assert shown[0] == "<sbuf tensor 1: float32[2, 2]\n[[1. 1.]\n [1. 1.]]>"
+    assert shown[0] == "<sbuf t: float32[2, 2]\n[[1. 1.]\n [1. 1.]]>"
     trace(kernel, [TensorSpec.contiguous(X.shape, X.dtype)])
-    assert shown[1] == "<sbuf tensor 1: float32[2, 2]>"
+    assert shown[1] == "<sbuf t: float32[2, 2]>"
