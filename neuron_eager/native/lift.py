@@ -197,7 +197,7 @@ def pieces(v: V, F: int) -> list[tuple[V, int, Pattern]]:
 
 def stored(v: V, dt: str) -> V:
     """What a store of dtype `dt` needs: it rounds itself."""
-    if v.op == "to" and v.at[0] == dt:
+    if v.op == "to" and v.at[0] == dt and v.args[0].kind != "d":
         return v.args[0]
     if v.op == "cvt" and dt == "float32" and v.kind == "f" and v.args[0].kind == "b":
         return v.args[0]
