@@ -14,7 +14,6 @@ from .lanes import CELL
 from .lift import Store, pieces
 from .matmul import Matrix
 from .patterns import normal, width
-from .phases import reach
 from .rows import Block, Rows
 from .target import Target
 from .values import SIZE, V, nodes
@@ -109,7 +108,7 @@ class Blocks(Rows):
         wide = max(st.F for st in stores)
         roots = [st.v for st in stores]
         chunked = (
-            wide > COLUMNS + 1 and flat(stores, []) and not any(transposed(v) and wide != v.F for v in reach(roots, ()))
+            wide > COLUMNS + 1 and flat(stores, []) and not any(transposed(v) and wide != v.F for v in nodes(roots))
         )
         main = (wide - 2) // COLUMNS * COLUMNS  # never a last chunk of one column
         widest = max(v.F or 1 for v in tops(roots))

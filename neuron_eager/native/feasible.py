@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .groups import Group, transposed
 from .lift import Store, pieces
-from .phases import plan, reach
+from .phases import plan
 from .values import ELEMENTWISE, Bail, V, nodes
 
 
@@ -15,8 +15,8 @@ def is_block(v: V) -> bool:
 
 def tops(roots: list[V]) -> list[V]:
     """The block values that `roots` read directly."""
-    found = {v.id: v for v in reach(roots, ()) if is_block(v)}
-    return [v for v in reach(roots, found) if v.id in found]
+    found = {v.id: v for v in nodes(roots) if is_block(v)}
+    return [v for v in nodes(roots, found) if v.id in found]
 
 
 def feasible(stores: list[Store]) -> None:

@@ -139,32 +139,13 @@ def flat(stores: list[Store], order: list[V]) -> bool:
     wide = stores[0].F
     if wide < 2 or any(wide != st.F or len(st.cols) != 1 for st in stores):
         return False
-    inner = top_nodes([st.v for st in stores])
+    inner = nodes((st.v for st in stores), stop=lambda v: v.op == "dot")
     for v in inner:
         if v.F not in (None, 1, wide) or v.op in ("red", "scan", "pick", "gather", "T"):
             return False
         if v.op in ("load", "affine") and wide == v.F and len(v.at[3] if v.op == "load" else v.at[2]) != 1:
             return False
     return True
-
-
-def top_nodes(roots: list[V]) -> list[V]:
-    """Nodes under `roots` down to, and with, the matmuls."""
-    seen: set[int] = set()
-    out: list[V] = []
-
-    def visit(v: V) -> None:
-        seen.add(v.id)
-        if v.op != "dot":
-            for a in v.args:
-                if a.id not in seen:
-                    visit(a)
-        out.append(v)
-
-    for r in roots:
-        if r.id not in seen:
-            visit(r)
-    return out
 
 
 # ---- from a lifted program to groups

@@ -17,40 +17,6 @@ LOGICAL = {"logical_and": "and_bool", "logical_or": "or_bool", "logical_xor": "x
 BITWISE = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "invert"})
 UNARY = frozenset({"abs", "square", "relu", "rsqrt", "reciprocal", "invert", "bypass"})
 FRACTIONAL = frozenset({"power", "divide", "rsqrt", "reciprocal"})  # always computed in float32
-ACTIVATIONS = frozenset(
-    [
-        "abs",
-        "square",
-        "sign",
-        "relu",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "sin",
-        "cos",
-        "tan",
-        "arctan",
-        "tanh",
-        "sigmoid",
-        "erf",
-        "erf_dx",
-        "gelu",
-        "gelu_dx",
-        "gelu_apprx_tanh",
-        "gelu_apprx_sigmoid",
-        "gelu_apprx_sigmoid_dx",
-        "silu",
-        "silu_dx",
-        "softplus",
-        "mish",
-        "trunc",
-        "floor",
-        "ceil",
-        "negative",
-    ]
-)
 INTEGERS = frozenset({"int8", "int16", "int32", "uint8", "uint16", "uint32", "int64", "bool"})
 ADDRESSES = frozenset({"int32", "uint32"})
 

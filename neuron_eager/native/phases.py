@@ -6,36 +6,17 @@ recomputed if they are cheap and kept in a row buffer if they are not. This is p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from .groups import COST
 from .lift import Store
 from .patterns import Pattern, normal, refine
-from .values import Bail, V
+from .values import Bail, V, nodes
 
 KEEP = 8  # element operations from which a value used by two loops is kept
 COLUMNS_AT = {"load": 3, "gather": 4, "affine": 2, "pick": 1}  # where a node keeps its column pattern
 SEQUENTIAL = frozenset({"scan", "row", "max8", "find8", "replace8"})  # see `streams`
-
-
-def reach(roots: Iterable[V], cut: Container[int], stop: Callable[[V], bool] | None = None) -> list[V]:
-    """Nodes under `roots`, arguments first, not looking below those in `cut` or where `stop` says so."""
-    seen: set[int] = set()
-    out: list[V] = []
-
-    def visit(v: V) -> None:
-        seen.add(v.id)
-        if v.id not in cut and not (stop is not None and stop(v)):
-            for a in v.args:
-                if a.id not in seen:
-                    visit(a)
-        out.append(v)
-
-    for r in roots:
-        if r.id not in seen:
-            visit(r)
-    return out
 
 
 def is_scalar(v: V) -> bool:
@@ -90,7 +71,7 @@ class Plan:
 def plan(sinks: list[Store], have: Container[int]) -> Plan:
     """The jobs of a row; `have` are values that lie in memory already. Raises Bail if an in-place store would come
     too early."""
-    order = reach([st.v for st in sinks], have)
+    order = nodes([st.v for st in sinks], have)
     phase: dict[int, int] = {}
     for v in order:
         phase[v.id] = 0 if v.id in have else max((phase[a.id] + is_loop(a) for a in v.args), default=0)
@@ -129,7 +110,7 @@ def loop_counts(job: Job, known: Container[int]) -> tuple[int, ...]:
     if job.F > 1:
         inner = job.width // job.F
         patterns.append(((inner * 2, job.F), (1, inner)))
-    for v in reach(job.roots(), known, is_scalar):
+    for v in nodes(job.roots(), known, is_scalar):
         if job.width == v.F and v.id not in known and v.op in COLUMNS_AT:
             patterns.append(v.at[COLUMNS_AT[v.op]])
     counts = refine(patterns, job.width)
@@ -169,7 +150,7 @@ def _check_in_place(jobs: list[Job], scalars: list[Store], have: Container[int])
     last: dict[object, int] = {}
     groups = [j.roots() for j in jobs] + [[st.v for st in scalars]]
     for k, roots in enumerate(groups):
-        for v in reach(roots, have, is_loop):
+        for v in nodes(roots, have, is_loop):
             if v.op == "load" and v.id not in have:
                 last[v.at[0]] = k
     for k, j in enumerate(jobs):

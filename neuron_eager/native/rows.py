@@ -12,7 +12,7 @@ from .irtypes import I32, I64, PTR, Value, const
 from .lanes import CELL, Lanes
 from .lift import Store
 from .loops import Loop
-from .phases import Job, Plan, is_loop, is_scalar, plan, reach
+from .phases import Job, Plan, is_loop, is_scalar, plan
 from .target import Target
 from .values import SIZE, V, nodes
 
@@ -88,11 +88,11 @@ class Rows(Lanes):
         job = todo.jobs[0]
         self.c0 = first
         state = RowState(self, {}, None, None, todo)
-        Loop(self, job, 0, state, reach(job.roots(), (), is_scalar), job.counts, self.b.sub(last, first)).run()
+        Loop(self, job, 0, state, nodes(job.roots(), (), is_scalar), job.counts, self.b.sub(last, first)).run()
 
     def _job(self, job: Job, k: int, state: RowState) -> None:
         cut = {**state.have, **{v: 1 for v in state.buffers}}
-        mine = reach(job.roots(), cut, is_scalar)
+        mine = nodes(job.roots(), cut, is_scalar)
         loop = Loop(self, job, k, state, mine, job.counts)
         loop.run()
 

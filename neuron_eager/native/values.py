@@ -13,7 +13,7 @@ lane kind says in what form one element is computed:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from ..nki.dtypes import ALL
@@ -59,16 +59,17 @@ def literal(v: V) -> float | int:
     return float.fromhex(v.at[0]) if v.kind in "fd" else v.at[0]
 
 
-def nodes(roots: Iterable[V]) -> list[V]:
-    """Every node under `roots`, arguments before users."""
+def nodes(roots: Iterable[V], cut: Container[int] = (), stop: Callable[[V], bool] | None = None) -> list[V]:
+    """Every node under `roots`, arguments before users; none below those in `cut` or where `stop` says so."""
     seen: set[int] = set()
     out: list[V] = []
 
     def visit(v: V) -> None:
         seen.add(v.id)
-        for a in v.args:
-            if a.id not in seen:
-                visit(a)
+        if v.id not in cut and not (stop is not None and stop(v)):
+            for a in v.args:
+                if a.id not in seen:
+                    visit(a)
         out.append(v)
 
     for r in roots:
