@@ -9,7 +9,10 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-FAMILIES = ("pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward", "loss", "joined")
+FAMILIES = (
+    "pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward", "loss", "joined",
+    "attention_training",
+)
 
 # Ops that PyTorch composes of others unless a device registers them itself; served here because one kernel is faster.
 COMPOSITES = (

@@ -150,8 +150,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
             if attn_mask is not None and attn_mask.dtype is torch.bool:
                 attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
                     attn_mask.logical_not(), float("-inf"))
-            return aten._scaled_dot_product_fused_attention_overrideable.default(
-                query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale)[0]
+            return aten._scaled_dot_product_flash_attention_for_cpu.default(
+                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     return op._op_dk(_COMPOSITE, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
