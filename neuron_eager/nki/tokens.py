@@ -44,21 +44,35 @@ class Op:
         return self
 
 
-_BINARY = "add subtract multiply divide maximum minimum power abs_max abs_min mod fmod"
-_COMPARE = "equal not_equal greater greater_equal less less_equal"
-_LOGICAL = "logical_and logical_or logical_xor"
-_BITS = "bitwise_and bitwise_or bitwise_xor left_shift right_shift"
-_UNARY = ("abs square relu rsqrt reciprocal sqrt exp log sin cos tan arctan tanh sigmoid gelu gelu_dx "
-          "gelu_apprx_tanh gelu_apprx_sigmoid gelu_apprx_sigmoid_dx silu silu_dx softplus mish erf erf_dx sign "
-          "negative ceil floor trunc invert logical_not copy")
-_ONLY_TOKENS = "average bypass prelu"
+_SYMBOLS = {
+    "add": "x + y", "subtract": "x - y", "multiply": "x * y", "divide": "x / y (the chip has no divide)",
+    "maximum": "the larger of x and y", "minimum": "the smaller of x and y", "power": "x ** y",
+    "abs_max": "whichever of x and y is larger in magnitude, with its sign; y if equal",
+    "abs_min": "whichever of x and y is smaller in magnitude, with its sign; y if equal",
+    "mod": "x - floor(x / y) * y (not on the chip)", "fmod": "x - trunc(x / y) * y (not on the chip)",
+    "equal": "1 where x == y, else 0", "not_equal": "1 where x != y, else 0", "greater": "1 where x > y, else 0",
+    "greater_equal": "1 where x >= y, else 0", "less": "1 where x < y, else 0", "less_equal": "1 where x <= y, else 0",
+    "logical_and": "1 where x and y are both not 0, else 0", "logical_or": "1 where x or y is not 0, else 0",
+    "logical_xor": "1 where exactly one of x and y is not 0, else 0", "bitwise_and": "x & y on bit patterns",
+    "bitwise_or": "x | y on bit patterns", "bitwise_xor": "x ^ y on bit patterns",
+    "left_shift": "x << y on bit patterns", "right_shift": "x >> y on bit patterns, zeros shifted in",
+    "abs": "|x|", "square": "x * x", "rsqrt": "1 / sqrt(x)", "reciprocal": "1 / x", "relu": "max(x, 0)",
+    "sigmoid": "1 / (1 + exp(-x))", "silu": "x * sigmoid(x)", "silu_dx": "the derivative of silu",
+    "gelu": "x * Phi(x), Phi being the normal distribution function", "gelu_dx": "the derivative of gelu",
+    "gelu_apprx_tanh": "0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x ** 3)))",
+    "gelu_apprx_sigmoid": "x * sigmoid(1.702 x)", "gelu_apprx_sigmoid_dx": "the derivative of gelu_apprx_sigmoid",
+    "softplus": "log(1 + exp(x))", "mish": "x * tanh(softplus(x))", "erf_dx": "the derivative of erf",
+    "sign": "-1, 0 or 1", "negative": "-x", "invert": "~x on bit patterns", "logical_not": "1 where x is 0, else 0",
+    "copy": "x", "ceil": "x rounded up (not an activation of the chip)",
+    "floor": "x rounded down (not an activation of the chip)",
+    "trunc": "x rounded toward 0 (not an activation of the chip)", "cos": "cos(x) (not an activation of the chip)",
+    "tan": "tan(x) (not an activation of the chip)", "sqrt": "sqrt(x)", "exp": "exp(x)", "log": "log(x)", "sin": "sin(x)",
+    "arctan": "arctan(x)", "tanh": "tanh(x)", "erf": "erf(x)",
+    "average": "the mean, of tensor_partition_reduce", "bypass": "x, of a stage that is skipped",
+    "prelu": "x where x > 0, else relu_param * x, of activate2",
+}
 
-TOKENS: dict[str, Op] = {}
-for _names, _doc in ((_BINARY, "x {0} y"), (_COMPARE, "1 where x {0} y, else 0"), (_LOGICAL, "{0} of truth values"),
-                     (_BITS, "{0} on the bit patterns of integers"), (_UNARY, "{0}(x)"),
-                     (_ONLY_TOKENS, "{0}, only as op=")):
-    for _name in _names.split():
-        TOKENS[_name] = Op(_name, _doc.format(_name) + ", element by element")
+TOKENS: dict[str, Op] = {name: Op(name, f"{doc}; element by element.") for name, doc in _SYMBOLS.items()}
 
 
 def token(name: str) -> Op:
