@@ -66,8 +66,8 @@ _SYMBOLS = {
     "copy": "x", "ceil": "x rounded up (not an activation of the chip)",
     "floor": "x rounded down (not an activation of the chip)",
     "trunc": "x rounded toward 0 (not an activation of the chip)", "cos": "cos(x) (not an activation of the chip)",
-    "tan": "tan(x) (not an activation of the chip)", "sqrt": "sqrt(x)", "exp": "exp(x)", "log": "log(x)", "sin": "sin(x)",
-    "arctan": "arctan(x)", "tanh": "tanh(x)", "erf": "erf(x)",
+    "tan": "tan(x) (not an activation of the chip)", "sqrt": "sqrt(x)", "exp": "exp(x)", "log": "log(x)",
+    "sin": "sin(x)", "arctan": "arctan(x)", "tanh": "tanh(x)", "erf": "erf(x)",
     "average": "the mean, of tensor_partition_reduce", "bypass": "x, of a stage that is skipped",
     "prelu": "x where x > 0, else relu_param * x, of activate2",
 }

@@ -62,10 +62,11 @@ def instructions(name, function):
 
 
 def page():
-    rows = [f"| `{name}` | {(function.__doc__ or '').strip().split(chr(10) + chr(10))[0].replace(chr(10), ' ')} | "
-            f"{', '.join(f'`{op}`' for op in instructions(name, function)) or '-'} |"
-            for name, function in sorted(functions().items())]
-    rows = [" ".join(row.split()) for row in rows]
+    rows = []
+    for name, function in sorted(functions().items()):
+        does = " ".join(function.__doc__.split("\n\n")[0].split()).replace("|", "\\|")
+        issues = ", ".join(f"`{op}`" for op in instructions(name, function))
+        rows.append(f"| `{name}` | {does} | {issues or '-'} |")
     tokens = ", ".join(f"`{n}`" for n in sorted(TOKENS))
     return "\n".join([
         "# NKI language", "",
