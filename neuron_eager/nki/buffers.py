@@ -40,16 +40,20 @@ def as_buffer(value: Any) -> MemoryRegion:
 
 
 def is_sbuf(buffer: Any) -> bool:
+    """Whether a buffer is SBUF."""
     return as_buffer(buffer) is sbuf
 
 
 def is_psum(buffer: Any) -> bool:
+    """Whether a buffer is PSUM."""
     return as_buffer(buffer) is psum
 
 
 def is_hbm(buffer: Any) -> bool:
+    """Whether a buffer is HBM of either kind."""
     return not as_buffer(buffer).on_chip
 
 
 def is_on_chip(buffer: Any) -> bool:
+    """Whether a buffer is SBUF or PSUM."""
     return as_buffer(buffer).on_chip
