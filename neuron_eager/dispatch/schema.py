@@ -64,19 +64,10 @@ class Signature:
     def keywords(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.keyword_only)
 
-    @property
-    def identifier(self) -> str:
-        """The op's name as a Python identifier: add_Tensor."""
-        return re.sub(r"\W", "_", self.name.split("::")[-1])
-
 
 def op_name(op: OpOverload) -> str:
     """The op's name as PyTorch's C++ prints it: aten::mm for a default overload, else aten::add.Tensor."""
     return op._name
-
-
-def is_default(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, str))
 
 
 @functools.cache

@@ -55,10 +55,6 @@ class Convert:
     def __init__(self, builder: ir.IRBuilder, target: Target) -> None:
         self.b, self.target = builder, target
 
-    def raw_type(self, dtype: str) -> ir.Type:
-        """The integer type that holds an element's bits."""
-        return INTS[element(dtype).size]
-
     # ---- float32
 
     def to_float(self, raw: Value, dtype: str) -> Value:

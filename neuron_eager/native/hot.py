@@ -47,7 +47,6 @@ from .words import Word, call, call_int, extern, float_of_double, float_of_int, 
 # Entry: one per op
 E_RT, E_MISS, E_TABLE, E_ENABLED, E_OPERANDS, E_ACTIVE, E_MISSES, E_KEYWORDS = 0, 1, 2, 3, 4, 5, 6, 7
 KEYWORDS = 6                                        # E_KEYWORDS: that many pairs of (length, C string)
-E_WORDS = E_KEYWORDS + 2 * KEYWORDS
 OPERAND_KEYWORD = 32                                # E_OPERANDS: bit k for position k, bit 32 + k for keyword k
 
 # Plan. The addresses are of parts of the plan's own memory

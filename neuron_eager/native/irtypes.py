@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-I1, I8, I16, I32, I64, I128 = (ir.IntType(n) for n in (1, 8, 16, 32, 64, 128))
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 VOID, PTR = ir.VoidType(), ir.PointerType()
 INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 Value = Any          # an llvmlite value: llvmlite carries no types

@@ -69,9 +69,6 @@ float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", np.uint16, "f", 4, float4_e2m1fn)
 int64 = DType("int64", np.int64, "i")
 float64 = DType("float64", np.float64, "f")
 
-PUBLIC = ("bool_", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "bfloat16", "tfloat32", "float32",
-          "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e5m2_x4", "float8_e4m3fn_x4",
-          "float4_e2m1fn_x4")
 ALL: dict[str, DType] = {str(v): v for v in list(globals().values()) if isinstance(v, DType)}
 _BY_NUMPY = {d.numpy: d for d in reversed(ALL.values()) if d.packed == 1 and d is not tfloat32}
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import NkiIndexError, NkiTypeError, NkiValueNeededError
+from ..errors import NkiTypeError, NkiValueNeededError
 from . import views
 from .buffers import MemoryRegion
 from .dtypes import DType, as_dtype, float32
@@ -300,7 +300,3 @@ def allocate_storage(id: int, name: str, shape: tuple[int, ...], dtype: DType, b
 def whole(storage: Storage) -> NkiTensor:
     """The tensor that covers a storage."""
     return NkiTensor(storage, 0, storage.shape, storage.base_strides, storage.dtype)
-
-
-def bounds_error(tensor: NkiTensor, detail: str) -> NkiIndexError:
-    return NkiIndexError(f"{detail}; tensor {tensor.describe()}", here())
