@@ -8,7 +8,7 @@ import torch
 
 from ..dispatch.plan import Decline, KernelCall, Out, Reason
 from .matmul import N, _transposed
-from .rules import FLOATS, unsupported
+from .rules import ENGINE_FLOATS, unsupported
 from .tiling import P, load, pieces, store, tile, tile_like, walks
 
 LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
@@ -99,8 +99,8 @@ class Attention:
         q, k, v, mask = (call[name] for name in ("query", "key", "value", "attn_mask"))
         if call.get("dropout_p", 0.0) or call.get("enable_gqa", False):
             return Decline(Reason.NO_KERNEL, "attention with dropout or grouped queries")
-        declined = unsupported([q, k, v], FLOATS, call.name) or (
-            mask is not None and unsupported([mask], FLOATS | {torch.bool}, call.name))
+        declined = unsupported([q, k, v], ENGINE_FLOATS, call.name) or (
+            mask is not None and unsupported([mask], ENGINE_FLOATS | {torch.bool}, call.name))
         if declined:
             return declined
         heads = q.shape[:-2]

@@ -5,7 +5,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from ..dispatch.plan import KernelCall, Out
+from ..dispatch.plan import Arg, Decline, KernelCall, Out, Reason
 from .elementwise import elementwise, f32, truth
 from .layout import coalesce
 from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported
@@ -21,14 +21,24 @@ def cast(dst, x):
     elif dst.dtype.kind == "f":
         nisa.tensor_copy(dst=dst, src=x)
     else:
-        exact = x
-        if x.dtype.kind == "f":
-            exact = f32(x)
-            nisa.activation(dst=exact, op=nl.trunc, data=x)
         wide = dst if dst.dtype == nl.int64 else tile_like(dst, nl.int64)    # int64 on one side keeps every bit
-        nisa.tensor_copy(dst=wide, src=exact)
+        if x.dtype.kind == "f":
+            _truncate(wide, x, 63 if dst.dtype == nl.int64 else 31)
+        else:
+            nisa.tensor_copy(dst=wide, src=x)
         if wide is not dst:
             nisa.tensor_copy(dst=dst, src=wide)
+
+
+def _truncate(dst, x, bits):
+    """dst (int64) = x towards zero; -2 ** bits where that has no such integer, or x is NaN, as the CPU converts."""
+    t, size, bad, lowest = f32(x), f32(x), tile_like(x, nl.uint8), tile_like(x, nl.int64)
+    nisa.activation(dst=t, op=nl.trunc, data=x)
+    nisa.tensor_copy(dst=dst, src=t)
+    nisa.activation(dst=size, op=nl.abs, data=x)
+    nisa.tensor_scalar(dst=bad, data=size, op0=nl.less, operand0=2.0 ** bits, op1=nl.equal, operand1=0.0)
+    nisa.memset(dst=lowest, value=-2 ** bits)
+    nisa.tensor_copy_predicated(dst=dst, src=lowest, predicate=bad)
 
 
 @nki.jit
@@ -39,7 +49,7 @@ def fill(out, value):
         out: any rank
     Args:
         out: HBM tensor, written. Any strides, any dtype.
-        value: HBM [1, 1], float32 or int64.
+        value: HBM [1, 1], of any dtype.
     Pseudocode:
         t = value, cast, repeated over a tile
         for each block of out: store t
@@ -125,7 +135,15 @@ class Fill:
         out = Out(target.shape, target.strides, target.dtype, target)
         shape, (strides,) = coalesce(out.shape, [out.strides])
         out = replace(out, seen=(shape or (1,), strides or (1,)))
-        return KernelCall(fill, {"value": operand(call.get("value", 0), target.dtype)}, [out])
+        value = call.get("value", 0)
+        if isinstance(value, Arg):
+            if value.shape:
+                return Decline(Reason.SHAPE, f"{call.name} with a tensor that has dimensions")
+            declined = unsupported([value], NUMBERS, call.name)
+            seen = value.view((1, 1), (1, 1))
+        else:
+            seen = operand(value, target.dtype)
+        return declined or KernelCall(fill, {"value": seen}, [out])
 
 
 class Arange:

@@ -20,7 +20,7 @@ TileFunction = Callable[..., None] | Any
 
 @nki.jit
 @walks("out", "ins")
-def elementwise(out, ins, function, compute=None, result=None):
+def elementwise(out, ins, function, compute=None, result=None, through=None):
     """out[i] = function(ins[0][i], ins[1][i], ...).
 
     Dimensions:
@@ -30,6 +30,7 @@ def elementwise(out, ins, function, compute=None, result=None):
         ins: tuple of HBM tensors, each of its own dtype; one of shape [1, 1] is repeated.
         function: an op token or a tile function (compile-time constant).
         compute: dtype to which inputs are cast first; None: each stays what it is.
+        through: dtype to which they are cast before that, for comparisons of integers that wrap first; or None.
         result: dtype that the function writes, if not out's; it is then cast.
     Constraints:
         `out` overlaps an input only where both are the same view.
@@ -40,7 +41,7 @@ def elementwise(out, ins, function, compute=None, result=None):
             store the result, cast
     """
     for o, *xs in blocks(out, *(repeated(x, out.shape) for x in ins)):
-        tiles = [load(x, compute) for x in xs]
+        tiles = [load(x, compute, through) for x in xs]
         done = tile_like(o, result or out.dtype)
         apply(function, done, tiles)
         if done.dtype != out.dtype:

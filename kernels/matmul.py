@@ -6,7 +6,7 @@ import nki.isa as nisa
 import nki.language as nl
 
 from ..dispatch.plan import KernelCall, Operand
-from .rules import FLOATS, unsupported
+from .rules import ENGINE_FLOATS, unsupported
 from .shapes import broadcast_shape, settled
 from .tiling import P, load, pieces, store, tile, tile_like, walks
 
@@ -131,7 +131,7 @@ class Matmul:
         alpha, beta = (call.get(name, 1) for name in ("alpha", "beta"))
         if beta == 0:
             bias = None                                  # by definition it is not read: its NaN must not spread
-        declined = unsupported([a for a in (x, y, out, bias) if a is not None], FLOATS, call.name)
+        declined = unsupported([a for a in (x, y, out, bias) if a is not None], ENGINE_FLOATS, call.name)
         if declined:
             return declined
         optional = {

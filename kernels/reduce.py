@@ -11,7 +11,7 @@ import torch
 from ..dispatch.plan import Decline, KernelCall, Operand, Reason
 from .elementwise import apply, f32, truth
 from .layout import coalesce
-from .rules import FLOATS, NUMBERS, dimensions, product, unsupported
+from .rules import ENGINE_FLOATS, FLOATS, NUMBERS, dimensions, product, unsupported
 from .shapes import settled
 from .tiling import F, P, load, pieces, store, tile, walks
 
@@ -199,7 +199,7 @@ class Reduce:
 
     def sums_rows(self, x, shape, in_strides, wide, steps):
         """Whether the tensor engine should add rows: the kept elements lie side by side, the summed ones apart."""
-        return (self.op is nl.add and self.before is None and self.after is None and x.dtype.is_floating_point
+        return (self.op is nl.add and self.before is None and self.after is None and x.dtype in ENGINE_FLOATS
                 and len(wide) == 1 and shape[-1] > 1 and in_strides[-1] == 1 and steps[0] != 1)
 
 

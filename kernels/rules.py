@@ -10,9 +10,10 @@ import torch
 
 from ..dispatch.plan import Arg, Call, Decline, KernelCall, Number, Operand, Out, Reason, View
 from .layout import coalesce
-from .shapes import elementwise_out
+from .shapes import broadcast_shape, elementwise_out, settled
 
-FLOATS = frozenset((torch.float32, torch.bfloat16, torch.float16))
+ENGINE_FLOATS = frozenset((torch.float32, torch.bfloat16, torch.float16))      # of the tensor engine
+FLOATS = ENGINE_FLOATS | {torch.float64}        # float64 is computed in float32: the policy of config.float64
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 NUMBERS = FLOATS | INTEGERS | {torch.bool}
 
@@ -54,7 +55,11 @@ def is_integer(dtype: torch.dtype) -> bool:
 def operand(value: Any, dtype: torch.dtype) -> Operand:
     """A Python number as data for a kernel that computes in `dtype`: exact where both are integers."""
     kind = value.type if isinstance(value, Number) else type(value)
-    return Operand(value, "int64" if is_integer(dtype) and kind is not float else "float32")
+    if is_integer(dtype):
+        return Operand(value, "float32" if kind is float else "int64")
+    if dtype is torch.float64:
+        return Operand(value, "float64" if kind is float else "int64")
+    return Operand(value)
 
 
 def compact(out: Out, items: Sequence[Arg | View | Operand], order: bool = True) -> tuple[Out, list[View | Operand]]:
@@ -128,8 +133,12 @@ class Elementwise:
         dtype = common if self.result == "bool" else out.dtype
         items = [value if isinstance(value, Arg) else operand(value, dtype) for value in given]
         mixed = any(isinstance(a, Arg) and is_integer(a.dtype) for a in given)
+        constants = dict(self.constants(dtype, mixed))
+        if constants.get("compute") == "int64" and any(
+                (a.dtype if isinstance(a, Arg) else torch.int64) != dtype for a in given):
+            constants["through"] = str(dtype).removeprefix("torch.")
         out, views = compact(out, items)
-        return KernelCall(elementwise, {"ins": tuple(views)}, [out], self.constants(dtype, mixed), same_view=True)
+        return KernelCall(elementwise, {"ins": tuple(views)}, [out], constants, same_view=True)
 
     def out(self, call: Call, common: torch.dtype) -> Out:
         """The result as PyTorch has it. Asks PyTorch where the call may be an error."""
@@ -177,6 +186,12 @@ class Selection(Elementwise):
                 value.type is not float if isinstance(value, Number) else is_integer(value.dtype)):
             return Decline(Reason.DTYPE, f"{call.name} of integers with a fraction")
         return super().lower(call)
+
+    def out(self, call: Call, common: torch.dtype) -> Out:
+        if self.mask == "mask" and self.valid(call):        # masked_fill makes a contiguous copy first
+            shape = broadcast_shape([call["self"].shape, call["mask"].shape])
+            return shape is not None and settled(call, shape, common) or call.outputs[0]
+        return super().out(call, common)
 
     def valid(self, call: Call) -> bool:
         value = call.get("value")

@@ -30,19 +30,21 @@ def tile_like(t: Tensor, dtype: Any) -> Tensor:
     return tile(rows, columns, dtype)
 
 
-def load(x: Tensor, dtype: Any = None) -> Tensor:
+def load(x: Tensor, dtype: Any = None, through: Any = None) -> Tensor:
     """An SBUF tile with the elements of a 2-D HBM view [rows <= 128, columns], cast to `dtype` if given.
 
-    A view that repeats one column (free stride 0) is loaded as one column and broadcast on the chip.
+    through: an integer type to wrap to on the way; dtype is int64 then, on one side of each cast, so that no cast
+    saturates. A view that repeats one column (free stride 0) is loaded as one column and broadcast on the chip.
     """
     rows, columns = x.shape
     repeated = columns > 1 and x.strides[1] == 0
     t = tile(rows, 1 if repeated else columns, x.dtype)
     nisa.dma_copy(dst=t, src=x[:, 0:1] if repeated else x)
-    if dtype is not None and dtype != x.dtype:
-        wide = tile_like(t, dtype)
-        nisa.tensor_copy(dst=wide, src=t)
-        t = wide
+    for wanted in (dtype, through, dtype if through is not None else None):
+        if wanted is not None and wanted != t.dtype:
+            other = tile_like(t, wanted)
+            nisa.tensor_copy(dst=other, src=t)
+            t = other
     return t.broadcast(1, columns) if repeated else t
 
 

@@ -26,6 +26,7 @@ from .plan import Arg, Call, Decline, KernelCall, Number, Operand, Out, Reason, 
 from .schema import Signature
 
 _Pointer = ctypes.c_void_p
+_SLOTS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int64": ctypes.c_int64}
 _Function = ctypes.PYFUNCTYPE(None, _Pointer, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -37,7 +38,7 @@ class Source:
     name: str = ""          # of the parameter
     element: int | None = None      # in a list of tensors
     offset: int = 0         # bytes
-    slot: str = ""          # a number's kind: "float32" | "int64"
+    slot: str = ""          # a number's kind: "float32" | "float64" | "int64"
     index: int = 0          # of the output
     value: int | float = 0  # of a constant
 
@@ -259,7 +260,7 @@ def call_kernel(executable: Any, count: int) -> Callable[..., None]:
 
 
 def _slot(kind: str, value: Any) -> Any:
-    return ctypes.c_float(value) if kind == "float32" else ctypes.c_int64(value)
+    return _SLOTS[kind](value)
 
 
 def _extent(a: Arg) -> int:
@@ -293,7 +294,7 @@ def _factory(form: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
         if kind == "tensor":
             pointers.append(_pointer(name, element) + (f" + offsets[{k}]" if offset else ""))
         elif kind == "number":
-            lines.append(f"    slot{k} = {'c_float' if slot == 'float32' else 'c_int64'}({name})")
+            lines.append(f"    slot{k} = {slot}({name})")
             pointers.append(f"addressof(slot{k})")
         elif kind == "output":
             pointers.append(f"out{index}.data_ptr()")
@@ -310,8 +311,7 @@ def _factory(form: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
     allocates = "".join(f"    allocate{k} = allocators[{k}]\n" for k, name in enumerate(into) if name is None)
     text = ("def make(kernel, allocators, offsets, constants, resized, extents, other_way):\n" + allocates
             + "".join(f"    {line}\n" for line in lines) + "    return run\n")
-    names: dict[str, Any] = {"overlapping": overlapping, "c_float": ctypes.c_float, "c_int64": ctypes.c_int64,
-                             "addressof": ctypes.addressof}
+    names: dict[str, Any] = {"overlapping": overlapping, "addressof": ctypes.addressof, **_SLOTS}
     exec(compile(text, f"<neuron_eager plan {sig.name}>", "exec"), names)
     return names["make"]
 

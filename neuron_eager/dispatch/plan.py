@@ -107,7 +107,7 @@ class Operand:
     """
 
     value: Number | int | float
-    kind: str = "float32"       # or "int64"
+    kind: str = "float32"       # or "float64", for a float; or "int64", for an integer
 
 
 @dataclass(frozen=True)
