@@ -11,10 +11,11 @@ from .feasible import tops
 from .groups import COLUMN_ROWS, Group, flat, transposed
 from .irtypes import I64, PTR, Value, const
 from .lanes import CELL
-from .lift import Store, pieces
+from .lift import Store, pieces, stored
 from .matmul import Matrix
 from .patterns import normal, width
-from .rows import Block, Rows
+from .phases import Plan
+from .rows import Block, Rows, RowState
 from .target import Target
 from .values import SIZE, V, nodes
 
@@ -48,6 +49,8 @@ class Blocks(Rows):
         stores = group.stores
         if group.flat:
             self.stretch(stores, first, last)
+        elif stores[0].v.op == "scatter":
+            self._scatter(stores[0], first, last)
         elif not tops([st.v for st in stores]):
             self.loop(first, last, 1, lambda r, _: self.row(stores, {}, r, None))
         elif group.columns:
@@ -55,6 +58,25 @@ class Blocks(Rows):
             self._columns(stores, group.columns, first, last, rows)
         elif not self._direct(stores, first, last):
             self._blocks(stores, first, last)
+
+    def _scatter(self, st: Store, first: Value, last: Value) -> None:
+        """Rows at run-time indices, in order. An index outside is passed over, and a fault unless it may be skipped."""
+        value, index = st.v.args
+        step, limit, skip = st.v.at
+        value = stored(value, st.dt)
+
+        def turn(r: Value, _: object) -> None:
+            chosen = RowState(self, {}, r, None, Plan([], {}, [])).scalar(index)
+
+            def put() -> None:
+                base = self.pointer(st.sid, st.off, 0, None, None)
+                self.leaf["chosen row", 0] = self.at(base, (chosen, step))
+                self.row([Store("chosen row", 0, 0, st.cols, st.F, st.dt, value)], {}, r, None)
+
+            inside = self.b.icmp_unsigned("<", chosen, const(I64, limit))
+            self.when(inside, put, () if skip else lambda: self.fault(chosen))
+
+        self.loop(first, last, 1, turn)
 
     # ---- shapes of the iteration
     def _columns(self, stores: list[Store], chunk: int, first: Value, last: Value, rows: Value) -> None:

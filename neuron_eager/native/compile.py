@@ -125,7 +125,7 @@ def assemble(program: Program, lowered: Lowered, target: Target) -> tuple[Table,
     constants, data = constant_area(program)
     number: dict[str, int] = {}
     safe = same_memory(lowered.groups, where) if lowered.how == "whole" else []
-    checked = any(v.op == "gather" for q in lowered.groups for v in nodes(st.v for st in q.stores))
+    checked = any(v.op in ("gather", "scatter") for q in lowered.groups for v in nodes(st.v for st in q.stores))
     table = Table([], [], [], lowered.arena_bytes, data, safe, checked, lowered.how)
     times: dict[str, float] = {}
     compiled = 0

@@ -94,6 +94,8 @@ class Group:
         self.leaves: list[Leaf] = list(slots)
         self.skeleton = "\n".join(lines)
         self.work = sum(work_of(v) for v in order) + sum(st.F for st in stores)
+        if stores[0].v.op == "scatter":
+            self.work = 0  # the order of the rows matters: one thread does them all
 
     def calls(self) -> Iterable[tuple[int, int, int]]:
         """(first, last, work of one) of each range to run: rows, or column chunks."""

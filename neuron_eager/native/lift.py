@@ -142,11 +142,15 @@ class Lift:
         return self.gather(a, g.ew("select", inside, index, g.const(0, "l"), kind="l")), inside
 
     def row_index(self, a: Access) -> V:
+        if a.sid in self.written:
+            raise Bail("a tensor that the kernel writes is read at run-time indices")
+        return self.index_of(a)
+
+    def index_of(self, a: Access) -> V:
+        """The index of each row, int64."""
         part = a.dynamic[0]
         if len(a.dynamic) > 1 or part.kind != "vector" or a.chip:
             raise Bail(f"a run-time index of kind {part.kind}")
-        if a.sid in self.written:
-            raise Bail("a tensor that the kernel writes is read at run-time indices")
         index = self.read(part.index)
         if index.F not in (None, 1) or index.kind == "f":
             raise Bail("run-time indices are one integer per partition")
@@ -155,6 +159,10 @@ class Lift:
     def gather(self, a: Access, index: V) -> V:
         part = a.dynamic[0]
         return self.g.gather(index, a.sid, a.off, part.byte_stride, part.size, a.cols, a.dt)
+
+    def write_rows(self, a: Access, v: V, skip: bool) -> None:
+        """Rows of HBM at run-time indices become v, in order; an index outside is skipped or a fault of the call."""
+        raise Bail("HBM is written at run-time indices")
 
     def write_hbm(self, a: Access, v: V) -> None:
         if a.dynamic:

@@ -17,7 +17,11 @@ from .values import KIND, Bail, V
 def dma_copy(L: Lift, a: Args) -> None:
     dst, src = a["dst"], a["src"]
     mode = a.get("oob_mode")
-    if src.dynamic and mode is not None and mode.name == "skip":
+    skip = mode is not None and mode.name == "skip"
+    if dst.dynamic:
+        v = convert(L, L.read(src, dst.shape[0]), src.dtype, dst.dtype)
+        return L.write_rows(L.access(dst, dst.shape[0]), v, skip)
+    if src.dynamic and skip:
         return L.write(dst, convert(L, gather_or_keep(L, dst, src), src.dtype, dst.dtype))
     if dst.buffer.on_chip or src.buffer.on_chip or src.dynamic:
         rows = dst.shape[0] if dst.buffer.on_chip or src.dynamic else src.shape[0]

@@ -14,12 +14,13 @@ from typing import Any
 from ..nki.program import Instr, Program
 from ..nki.tensor import NkiTensor
 from .access import Access
-from .feasible import feasible
+from .feasible import feasible, tops
 from .groups import Group
 from .hazards import Written, overlap
 from .instructions import HANDLERS
 from .lift import SCALAR, VECTOR, Lift, Store, pieces, stored
 from .patterns import Pattern, compose, normal, width
+from .phases import is_loop
 from .tiles import Entry, Tiles
 from .values import SIZE, Bail, V, nodes
 
@@ -91,7 +92,8 @@ class Regions(Lift):
         order = Order()
         for call in self.calls:
             q = call.group
-            call.wait = order.waits(loads(q), [whole(st, q.rows[0][1]) for st in q.stores], self.fixed)
+            wait = order.waits(loads(q), [whole(st, q.rows[0][1]) for st in q.stores], self.fixed)
+            call.wait = wait or q.stores[0].v.op == "scatter"
 
     # ---- one region
     def _ends(self, instr: Instr) -> bool:
@@ -202,6 +204,8 @@ class Regions(Lift):
         """An instruction that overwrites what its other rows or columns read: into fresh memory, then to its place."""
         self.step(instr)
         keep, under, out = self._outcome(k)
+        if any(store.v.op == "scatter" for store, _ in out):
+            raise Bail("rows are written at run-time indices where others are read")
         first, second = [], []
         for store, rows in out:
             name = f"arenatemp{len(self.sizes)}"
@@ -241,6 +245,19 @@ class Regions(Lift):
             raise Bail("a tensor that the kernel writes is read at run-time indices")
         return super().row_index(a)
 
+    def write_rows(self, a: Access, v: V, skip: bool) -> None:
+        index, part = self.index_of(a), a.dynamic[0]
+        v = self.g.to(v, a.dt)
+        if v.op == "mosaic" or tops([v, index]) or any(map(is_loop, nodes([index]))):
+            raise Bail("rows at run-time indices from something that is not in memory yet")
+        row = self.g.make("scatter", (v, index), (part.byte_stride, part.size, skip), a.F, v.kind)
+        store = Store(a.sid, a.off, 0, a.cols, a.F, a.dt, row)
+        written = self.written.setdefault(a.sid, Written())
+        if written.touches(whole(store, a.P)):
+            raise Bail("overlapping stores")
+        written.add(whole(store, a.P), row)
+        self.out.append((store, a.P))
+
     def write_hbm(self, a: Access, v: V) -> None:
         if a.dynamic:
             raise Bail("HBM is written at run-time indices")
@@ -274,11 +291,12 @@ class Regions(Lift):
         on each other."""
         if not out:
             return
-        by_rows: dict[int, list[Store]] = {}
-        for store, rows in out:
-            by_rows.setdefault(rows, []).append(store)
+        by_rows: dict[tuple[int, int], list[Store]] = {}
+        for n, (store, rows) in enumerate(out):
+            alone = n + 1 if store.v.op == "scatter" else 0
+            by_rows.setdefault((rows, alone), []).append(store)
         groups = []
-        for rows, stores in by_rows.items():
+        for (rows, _), stores in by_rows.items():
             feasible(stores)
             q = Group(stores, ((0, rows),))
             if len(q.leaves) > MOST_LEAVES and len(stores) > 1:
@@ -304,6 +322,10 @@ def meet(e: Entry, f: Entry) -> bool:
 
 
 def whole(st: Store, rows: int) -> Access:
+    """All that a store may write."""
+    if st.v.op == "scatter":
+        step, limit, _ = st.v.at
+        return Access(st.sid, False, st.off, limit, st.F, step, st.cols, st.dt)
     return Access(st.sid, False, st.off, rows, st.F, st.rs, st.cols, st.dt)
 
 

@@ -1,4 +1,5 @@
 """Every cast, and integer arithmetic at its limits: native code bit for bit as the interpreter."""
+
 from __future__ import annotations
 
 import nki.isa as nisa
@@ -12,8 +13,23 @@ from neuron_eager.nki.interpreter import Interpreter
 from neuron_eager.nki.jit import trace
 from neuron_eager.nki.program import TensorSpec
 
-DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float8_e4m3", "float8_e4m3fn",
-          "float8_e5m2", "float16", "bfloat16", "float32", "float64"]
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "float8_e4m3",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+]
 WHOLE = [d for d in DTYPES if ALL[d].kind in "iu"]
 
 
@@ -28,9 +44,29 @@ def values(dtype, shape, seed=0):
         x.flat[:6] = [0, 1, info.max, info.min, info.max // 2, 5]
         return x
     x = (rng.normal(size=shape) * 10.0 ** rng.integers(-6, 12, shape)).astype(np.float64)
-    special = [0.0, -0.0, np.nan, np.inf, -np.inf, 0.5, 1.5, 2.5, -0.5, 255.5, 256.5, 65535.5, 2147483647.0, 2147483648.0,
-               -2147483649.0, 4294967295.0, 9.3e18, -9.3e18, 1e-40, 3.4e38]
-    x.flat[:len(special)] = special
+    special = [
+        0.0,
+        -0.0,
+        np.nan,
+        np.inf,
+        -np.inf,
+        0.5,
+        1.5,
+        2.5,
+        -0.5,
+        255.5,
+        256.5,
+        65535.5,
+        2147483647.0,
+        2147483648.0,
+        -2147483649.0,
+        4294967295.0,
+        9.3e18,
+        -9.3e18,
+        1e-40,
+        3.4e38,
+    ]
+    x.flat[: len(special)] = special
     with np.errstate(all="ignore"):
         return x.astype(np.float32).astype(d.numpy) if d.itemsize < 8 else x
 
@@ -42,7 +78,10 @@ def agree(kernel, *inputs):
     got = [np.zeros(t.shape, t.dtype.numpy) for t in program.outputs]
     native.compile_program(program)([x.ctypes.data for x in (*inputs, *got)])
     for g, w in zip(got, want):
-        g, w = (a.view(f"u{a.dtype.itemsize}") if a.dtype.kind in "iub" else a.astype(np.float64) for a in (g, np.asarray(w)))
+        g, w = (
+            a.view(f"u{a.dtype.itemsize}") if a.dtype.kind in "iub" else a.astype(np.float64)
+            for a in (g, np.asarray(w))
+        )
         assert np.array_equal(g, w, equal_nan=w.dtype.kind == "f"), np.argwhere(~((g == w) | ((g != g) & (w != w))))[:5]
 
 
@@ -50,6 +89,7 @@ def agree(kernel, *inputs):
 def test_casts(source):
     """On chip and by DMA, to every dtype."""
     for target in DTYPES:
+
         def kernel(x, target=target):
             by_copy, by_dma = (nl.ndarray(x.shape, ALL[target], nl.shared_hbm) for _ in range(2))
             a, b = nl.ndarray(x.shape, x.dtype), nl.ndarray(x.shape, ALL[target])
@@ -58,14 +98,28 @@ def test_casts(source):
             nisa.dma_copy(by_copy, b)
             nisa.dma_copy(by_dma, x)
             return by_copy, by_dma
+
         agree(kernel, values(source, (16, 21)))
 
 
 @pytest.mark.parametrize("dtype", WHOLE)
 def test_integer_arithmetic(dtype):
     """Arithmetic, comparisons, shifts and logic of full-range integers, in the form that the dtype takes."""
-    ops = [nl.add, nl.subtract, nl.multiply, nl.maximum, nl.minimum, nl.less, nl.equal, nl.logical_and, nl.bitwise_and,
-           nl.bitwise_or, nl.bitwise_xor, nl.left_shift, nl.right_shift]
+    ops = [
+        nl.add,
+        nl.subtract,
+        nl.multiply,
+        nl.maximum,
+        nl.minimum,
+        nl.less,
+        nl.equal,
+        nl.logical_and,
+        nl.bitwise_and,
+        nl.bitwise_or,
+        nl.bitwise_xor,
+        nl.left_shift,
+        nl.right_shift,
+    ]
 
     def kernel(x, y):
         a, b = nl.ndarray(x.shape, x.dtype), nl.ndarray(x.shape, x.dtype)
@@ -83,8 +137,9 @@ def test_integer_arithmetic(dtype):
             outs.append(nl.ndarray(x.shape, x.dtype, nl.shared_hbm))
             nisa.dma_copy(outs[-1], c)
         return tuple(outs)
+
     x, y = values(dtype, (8, 37)), values(dtype, (8, 37), 1)
-    y.flat[6:30] = np.arange(24) * 3        # counts of shifts, in and beyond the width
+    y.flat[6:30] = np.arange(24) * 3  # counts of shifts, in and beyond the width
     agree(kernel, x, y)
 
 
@@ -101,12 +156,24 @@ def test_integer_reductions(dtype):
             outs.append(nl.ndarray((x.shape[0], 1), kind, nl.shared_hbm))
             nisa.dma_copy(outs[-1], c)
         return tuple(outs)
+
     x = values(dtype, (9, 37))
     agree(kernel, x if dtype == "int64" else np.minimum(x, 100).astype(x.dtype) if dtype != "int32" else x % 1000)
 
 
-@pytest.mark.parametrize("pair", [("float32", "int32"), ("float32", "uint32"), ("bfloat16", "uint16"), ("int32", "float32"),
-                                  ("float16", "int16"), ("uint8", "int8"), ("int64", "float64")], ids=str)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("float32", "int32"),
+        ("float32", "uint32"),
+        ("bfloat16", "uint16"),
+        ("int32", "float32"),
+        ("float16", "int16"),
+        ("uint8", "int8"),
+        ("int64", "float64"),
+    ],
+    ids=str,
+)
 def test_bytes_read_as_another_dtype(pair):
     source, target = pair
 
@@ -115,4 +182,5 @@ def test_bytes_read_as_another_dtype(pair):
         nisa.dma_copy(a, x)
         nisa.dma_copy(out, a.view(ALL[target]))
         return out
+
     agree(kernel, values(source, (8, 37)))

@@ -391,14 +391,14 @@ def searches(x, chosen):
     for r, n in pieces(R):
         a, wanted = nl.ndarray((n, C), x.dtype), nl.ndarray((n, chosen.shape[1]), nl.uint32)
         best, where, rest, found, picked = (nl.ndarray((n, width), dtype) for width, dtype in shapes)
-        nisa.dma_copy(a, x[r:r + n])
-        nisa.dma_copy(wanted, chosen[r:r + n])
+        nisa.dma_copy(a, x[r : r + n])
+        nisa.dma_copy(wanted, chosen[r : r + n])
         nisa.max8(best, a)
         nisa.nc_find_index8(where, a, best)
         nisa.nc_match_replace8(rest, a, best, imm=-9.0, dst_idx=found)
         nisa.nc_n_gather(picked, a, wanted)
         for out, t in zip(outs, (best, where, rest, found, picked)):
-            nisa.dma_copy(out[r:r + n], t)
+            nisa.dma_copy(out[r : r + n], t)
     return tuple(outs)
 
 
@@ -418,19 +418,65 @@ def test_searches(columns, dtype):
         assert np.array_equal(a.astype(np.float64), b.astype(np.float64))
 
 
-def test_what_has_no_native_form_says_why():
-    def kernel(out, x, index):
-        t, wanted = nl.ndarray(x.shape, x.dtype), nl.ndarray((128, 1), nl.int32)
-        nisa.dma_copy(t, x)
-        nisa.dma_copy(wanted, index)
-        nisa.dma_copy(out.ap(pattern=[[40, 128], [1, 40]], vector_offset=wanted, indirect_dim=0), t)
-        return out
+def scatter(out, x, index, mode=nisa.oob_mode.error):
+    """out[index[i]] = 2 * x[i], in order; then out is read back."""
+    rows, copy, width = out.shape[0], nl.ndarray(out.shape, out.dtype, nl.shared_hbm), x.shape[1]
+    for r, n in pieces(x.shape[0]):
+        t, wanted = nl.ndarray((n, width), x.dtype), nl.ndarray((n, 1), nl.int32)
+        nisa.dma_copy(t, x[r : r + n])
+        nisa.dma_copy(wanted, index[r : r + n])
+        nisa.tensor_tensor(t, t, t, nl.add)
+        nisa.dma_copy(out.ap(pattern=[[width, n], [1, width]], vector_offset=wanted, indirect_dim=0), t, oob_mode=mode)
+    for r, n in pieces(rows):
+        t = nl.ndarray((n, width), x.dtype)
+        nisa.dma_copy(t, out[r : r + n])
+        nisa.dma_copy(copy[r : r + n], t)
+    return out, copy
 
+
+def test_writes_by_index():
+    """Of equal indices the last one stays."""
     specs = [
-        TensorSpec.contiguous(s, d) for s, d in (((200, 40), "float32"), ((128, 40), "float32"), ((128, 1), "int32"))
+        TensorSpec.contiguous(s, d) for s, d in (((60, 40), "float32"), ((300, 40), "float32"), ((300, 1), "int32"))
     ]
-    with pytest.raises(NativeUnsupported, match="run-time indices"):
-        native.compile_program(trace(kernel, specs))
+    rng = np.random.default_rng(0)
+    x, index = rng.normal(size=(300, 40)).astype(np.float32), rng.integers(0, 60, (300, 1)).astype(np.int32)
+    program = trace(scatter, specs)
+    want = Interpreter.replay(program, [np.zeros((60, 40), np.float32), x, index])
+    out, copy = np.zeros((60, 40), np.float32), np.zeros((60, 40), np.float32)
+    pointers = [a.ctypes.data for a in (out, x, index, copy)]
+    compiled = native.compile_program(program)
+    compiled(pointers)
+    assert np.array_equal(out, want[0]) and np.array_equal(copy, want[1])
+    assert compiled.checked and native.fault() is None
+
+    index[3], index[5] = 60, -1
+    compiled(pointers)
+    assert native.fault() in (60, -1)
+
+    program = trace(scatter, specs, {"mode": nisa.oob_mode.skip})
+    out[:] = 5
+    want = Interpreter.replay(program, [out.copy(), x, index])
+    native.compile_program(program)(pointers)
+    assert np.array_equal(out, want[0]) and native.fault() is None
+
+
+def test_what_has_no_native_form_says_why():
+    with pytest.raises(NativeUnsupported, match="reduction subtract"):
+        native.compile_program(program_for(unreduced, (128, 40)))
+
+
+def unreduced(x):
+    """A reduction by subtraction."""
+    out, a, s = (
+        nl.ndarray((128, 1), x.dtype, nl.shared_hbm),
+        nl.ndarray(x.shape, x.dtype),
+        nl.ndarray((128, 1), x.dtype),
+    )
+    nisa.dma_copy(a, x)
+    nisa.tensor_reduce(s, nl.subtract, a, axis=1)
+    nisa.dma_copy(out, s)
+    return out
 
 
 def test_concurrent_calls(kernels, both):
