@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
@@ -107,13 +108,9 @@ def _debugger_files() -> set[str]:
 def no_stops() -> Iterator[None]:
     """breakpoint(), the set_trace() of pdb and IPython, and a debugger's breakpoints do nothing in this block: for runs
     of a kernel on tensors without values, which nobody wants to watch."""
-    hook, tracing = sys.breakpointhook, sys.gettrace()
-    debugger: Any = getattr(sys.modules.get("bdb"), "Bdb", None)
-    stops = {name: getattr(debugger, name) for name in ("set_trace", "break_here", "stop_here") if debugger is not None}
-    sys.breakpointhook = _go_on
-    for name in stops:
-        setattr(debugger, name, _go_on)
+    tracing = sys.gettrace()
     debugged = _is_debugger(tracing)
+    _silence.enter()
     if debugged:
         sys.settrace(None)
     try:
@@ -121,9 +118,39 @@ def no_stops() -> Iterator[None]:
     finally:
         if debugged:
             sys.settrace(tracing)
-        for name, stop in stops.items():
-            setattr(debugger, name, stop)
-        sys.breakpointhook = hook
+        _silence.leave()
+
+
+class _Silence:
+    """The process-wide part of `no_stops`: the first thread to enter takes the hooks away, the last to leave puts them
+    back."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = 0
+        self.hooks: list[tuple[Any, str, Any]] = []
+
+    def enter(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                debugger = getattr(sys.modules.get("bdb"), "Bdb", None)
+                places = [(sys, "breakpointhook")]
+                if debugger is not None:
+                    places += [(debugger, name) for name in ("set_trace", "break_here", "stop_here")]
+                self.hooks = [(owner, name, getattr(owner, name)) for owner, name in places]
+                for owner, name in places:
+                    setattr(owner, name, _go_on)
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                for owner, name, value in self.hooks:
+                    setattr(owner, name, value)
+
+
+_silence = _Silence()
 
 
 def _go_on(*args: Any, **kwargs: Any) -> None:

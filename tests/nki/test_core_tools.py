@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import bdb
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -104,6 +106,7 @@ def test_collectives_of_one_rank():
         collectives.collective_permute_implicit_reduce([[x]], [[x]], [[outs[5]]], group, nl.add)
         rank = nl.ndarray((1, 1), nl.int32)
         nisa.register_store(rank, collectives.rank_id())
+        nisa.register_store(rank, collectives.collective_permute_implicit_current_processing_rank_id(0, group))
         ranks = nl.ndarray((1, 1), nl.int32, buffer=nl.shared_hbm)
         nl.store(ranks, rank)
         return (*outs, ranks)
@@ -173,3 +176,14 @@ def test_breakpoints_of_a_debugger_are_found(monkeypatch):
 def test_tracing_does_not_stop(monkeypatch):
     monkeypatch.setattr("sys.breakpointhook", lambda *a: pytest.fail("stopped"))
     assert nki.trace(stops_itself, [nki.TensorSpec.contiguous((2, 2), "float32")]).instrs == []
+
+
+def test_threads_that_trace_leave_the_hooks_as_they_were():
+    before = sys.breakpointhook, bdb.Bdb.set_trace, bdb.Bdb.break_here
+    spec = [nki.TensorSpec.contiguous((2, 2), "float32")]
+    threads = [threading.Thread(target=lambda: [nki.trace(stops_itself, spec) for _ in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sys.breakpointhook, bdb.Bdb.set_trace, bdb.Bdb.break_here) == before

@@ -382,6 +382,7 @@ def test_tile_size(monkeypatch):
     assert (size.pmax, size.psum_bank_fmax, size.psum_bank_fmax_bytes, size.psum_num_banks) == (128, 512, 2048, 8)
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn1")
     small = size.sbuf_fmax_bytes
+    assert size.sbuf_size_bytes == 24 << 20
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "gen4")
     assert small < size.sbuf_fmax_bytes == size.total_available_sbuf_size == size.sbuf_fmax * 4
     monkeypatch.setenv("NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE", "1")
