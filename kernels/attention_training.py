@@ -8,7 +8,7 @@ import nki.language as nl
 from ..dispatch.plan import Arg, Call, Decline, KernelCall, Out, Reason
 from .matmul import N
 from .rules import FLOATS, replace, unsupported
-from .tiling import P, load, pieces, store, tile, walks
+from .tiling import P, load, pieces, store, tile, tile_like, walks
 
 LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
 LONGEST = 8192          # keys: a row of scores stays in SBUF
@@ -113,7 +113,7 @@ def attention_backward(dq, dk, dv, g, q, k, v, out, sums, mask=None, scale=1.0, 
             _add_product(total_v[i], p[:, j:j + jn], gradient, turn == 0)
     for result, totals in ((dk, total_k), (dv, total_v)):
         for (j, jn), total in zip(blocks, totals):
-            o = tile(*total.shape, result.dtype)
+            o = tile_like(total, result.dtype)
             nisa.tensor_copy(dst=o, src=total)
             store(result[j:j + jn], o)
     return dq, dk, dv
@@ -180,7 +180,7 @@ def _declined(call: Call, tensors: list[Arg], mask: Arg | None) -> Decline | Non
     return None
 
 
-def _constants(call: Call, q: Arg) -> dict[str, float | bool]:
+def _constants(call: Call, q: Arg) -> dict[str, object]:
     scale = call.get("scale")
     return {"scale": float(q.shape[-1] ** -0.5 if scale is None else scale), "causal": bool(call.get("is_causal"))}
 

@@ -5,7 +5,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from ..dispatch.plan import Arg, Decline, KernelCall, Out, Reason
+from ..dispatch.plan import Arg, Decline, KernelCall, Operand, Out, Reason, View
 from .elementwise import elementwise, f32, truth
 from .layout import coalesce
 from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported
@@ -140,7 +140,7 @@ class Fill:
             if value.shape:
                 return Decline(Reason.SHAPE, f"{call.name} with a tensor that has dimensions")
             declined = unsupported([value], NUMBERS, call.name)
-            seen = value.view((1, 1), (1, 1))
+            seen: View | Operand = value.view((1, 1), (1, 1))
         else:
             seen = operand(value, target.dtype)
         return declined or KernelCall(fill, {"value": seen}, [out])
