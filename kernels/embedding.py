@@ -1,7 +1,8 @@
-"""The gradient of an embedding: rows added by index, without a scatter.
+"""The gradient of an embedding: rows added by index.
 
-Rows of equal index are summed first, by a product with the matrix that says which indices are equal. Each row of the
-table then takes the sum of one of its tokens, found by comparing all indices with its own number, or zeros.
+Indices repeat, and rows that go to one place must be added before they go. So each token first takes the sum of all
+rows of its own index, by a product with the matrix that says which indices are equal; then it does not matter which
+token of an index writes last.
 """
 from __future__ import annotations
 
@@ -10,50 +11,89 @@ import nki.isa as nisa
 import nki.language as nl
 import torch
 
-from ..dispatch.routes import FunctionRule
+from ..dispatch.plan import Call, Decline, KernelCall, Reason
+from .layout import coalesce
 from .matmul import N
-from .tiling import F, P, load, pieces, store, tile
-
-MOST = 1 << 24          # integers below are exact in float32
+from .rules import FLOATS, unsupported
+from .tiling import P, blocks, load, pieces, store, tile
 
 
 @nki.jit
-def sum_of_equals(out, g, index, shared):
-    """out[n] = sum of g[m] over all m with index[m] = index[n]; divided by their number with `shared`.
+def embedding_backward(out, g, index, left_out, shared):
+    """out[v] = sum of g[n] over all n with index[n] = v; divided by their number with `shared`.
 
     Dimensions:
-        T: tokens. D: elements of a row.
+        V: rows of the table. T: tokens, in one dimension or more. D: elements of a row.
     Args:
-        out: HBM [T, D], written. g: HBM [T, D], floating point. index: HBM [T, 1] int64.
-        shared: bool (compile-time constant).
+        out: HBM [V, D], contiguous, written. g: HBM [T, D], floating point. index: HBM [T, 1], int32 or int64.
+            Any strides.
+        left_out: index whose row stays 0, or -1; shared: bool (compile-time constants).
     Constraints:
-        accumulation in float32.
+        accumulation in float32. An index outside the table is passed over.
     Pseudocode:
-        for each 128 tokens n: equal[m, n] = index[m] == index[n]; out[n] = equal.T @ g
+        out = 0
+        for each 128 tokens n: equal[m, n] = index[m] == index[n]
+            indirect DMA of equal.T @ g to the rows index[n]
     """
-    tokens, width = g.shape
-    across = index.permute((1, 0))
-    for r, n in pieces(tokens, P):
-        equals = [_equal(index[m:m + k], across[:, r:r + n], g.dtype) for m, k in pieces(tokens, P)]
+    zeros: dict[tuple[int, int], object] = {}
+    for (o,) in blocks(out):
+        shape = tuple(o.shape)
+        if shape not in zeros:
+            zeros[shape] = tile(*shape, out.dtype)
+            nisa.memset(dst=zeros[shape], value=0.0)
+        store(o, zeros[shape])
+    width = g.shape[-1]
+    tokens = list(_tokens(g, index))
+    for _, wanted in tokens:
+        n = wanted.shape[0]
+        equals = [_equal(other, wanted.permute((1, 0)), g.dtype) for _, other in tokens]
         share = _share(equals, n, g.dtype) if shared else None
+        rows = _rows(wanted, left_out)
         for c, w in pieces(width, N):
             acc = nl.ndarray((n, w), nl.float32, buffer=nl.psum)
-            for i, (m, k) in enumerate(pieces(tokens, P)):
-                nisa.nc_matmul(dst=acc, stationary=equals[i], moving=load(g[m:m + k, c:c + w]), accumulate=i > 0)
+            for i, (gradients, _) in enumerate(tokens):
+                nisa.nc_matmul(dst=acc, stationary=equals[i], moving=load(gradients[:, c:c + w]), accumulate=i > 0)
             o = tile(n, w, out.dtype)
             if share is None:
                 nisa.tensor_copy(dst=o, src=acc)
             else:
                 nisa.tensor_scalar(dst=o, data=acc, op0=nl.multiply, operand0=share)
-            store(out[r:r + n, c:c + w], o)
+            nisa.dma_copy(dst=out.ap(pattern=[[width, n], [1, w]], offset=c, vector_offset=rows, indirect_dim=0),
+                          src=o, oob_mode=nisa.oob_mode.skip)
     return out
+
+
+def _tokens(g, index):
+    """Pieces of at most 128 tokens: (gradients [n, D], indices [n, 1])."""
+    if g.ndim > 2:
+        for i in range(g.shape[0]):
+            yield from _tokens(g[i], index[i])
+    else:
+        for r, n in pieces(g.shape[0], P):
+            yield g[r:r + n], index[r:r + n]
+
+
+def _rows(index, left_out):
+    """[n, 1] int32: the rows that are written, -1 for none."""
+    n = index.shape[0]
+    wanted, rows = load(index, nl.int64), tile(n, 1, nl.int32)
+    if left_out >= 0:
+        keep, moved = tile(n, 1, nl.int64), tile(n, 1, nl.int64)
+        nisa.tensor_scalar(dst=keep, data=wanted, op0=nl.not_equal, operand0=left_out)
+        nisa.tensor_scalar(dst=moved, data=wanted, op0=nl.add, operand0=1)
+        nisa.tensor_tensor(dst=moved, data1=moved, data2=keep, op=nl.multiply)
+        nisa.tensor_scalar(dst=moved, data=moved, op0=nl.subtract, operand0=1)
+        wanted = moved
+    nisa.tensor_copy(dst=rows, src=wanted)
+    return rows
 
 
 def _equal(column, row, dtype):
     """[K, N] in `dtype`: 1 where an index of the column [K, 1] equals one of the row [1, N]."""
     rows, columns = column.shape[0], row.shape[1]
     exact, result = tile(rows, columns, nl.int64), tile(rows, columns, dtype)
-    nisa.tensor_scalar(dst=exact, data=load(row.broadcast(0, rows)), op0=nl.equal, operand0=load(column))
+    nisa.tensor_scalar(dst=exact, data=load(row.broadcast(0, rows), nl.int64), op0=nl.equal,
+                       operand0=load(column, nl.int64))
     nisa.tensor_copy(dst=result, src=exact)
     return result
 
@@ -69,59 +109,23 @@ def _share(equals, n, dtype):
     return share
 
 
-@nki.jit
-def rows_by_index(out, rows, index, left_out):
-    """out[v] = rows[n] for the last n with index[n] = v, or 0 if there is none or v is `left_out`.
+class EmbeddingBackward:
+    operands = ()
 
-    Dimensions:
-        V: rows of the table. T: tokens. D: elements of a row.
-    Args:
-        out: HBM [V, D], written. rows: HBM [T, D], contiguous, of out's dtype. index: HBM [1, T] int64.
-        left_out: row that stays 0, or -1 (compile-time constant).
-    Pseudocode:
-        for each 128 rows v: position = max over n of (n if index[n] == v else -1)
-            indirect DMA of rows[position] where that is not -1
-    """
-    (table, width), tokens = out.shape, rows.shape[0]
-    number = nl.float32 if max(table, tokens) < MOST else nl.int64
-    for r, n in pieces(table, P):
-        own, best, part = tile(n, 1, number), tile(n, 1, number), tile(n, 1, number)
-        nisa.iota(dst=own, pattern=[[1, 1]], offset=r, channel_multiplier=1)
-        for i, (c, w) in enumerate(pieces(tokens, F)):
-            position, found = tile(n, w, number), tile(n, w, number)
-            nisa.iota(dst=position, pattern=[[1, w]], offset=c + 1, channel_multiplier=0)
-            nisa.scalar_tensor_tensor(dst=found, data=load(index[:, c:c + w].broadcast(0, n), number), op0=nl.equal,
-                                      operand0=own, op1=nl.multiply, operand1=position)
-            nisa.tensor_reduce(dst=part if i else best, op=nl.maximum, data=found, axis=1)
-            if i:
-                nisa.tensor_tensor(dst=best, data1=best, data2=part, op=nl.maximum)
-        if r <= left_out < r + n:
-            nisa.tensor_scalar(dst=part, data=own, op0=nl.not_equal, operand0=left_out)
-            nisa.tensor_tensor(dst=best, data1=best, data2=part, op=nl.multiply)
-        nisa.tensor_scalar(dst=best, data=best, op0=nl.add, operand0=-1)
-        where = tile(n, 1, nl.int32)
-        nisa.tensor_copy(dst=where, src=best)
-        for c, w in pieces(width, F):
-            t = tile(n, w, out.dtype)
-            nisa.memset(dst=t, value=0.0)
-            nisa.dma_copy(dst=t, oob_mode=nisa.oob_mode.skip, src=rows.ap(
-                pattern=[[width, n], [1, w]], offset=c, vector_offset=where, indirect_dim=0))
-            store(out[r:r + n, c:c + w], t)
-    return out
+    def lower(self, call: Call) -> KernelCall | Decline:
+        g, index, out = call["grad_output"], call["indices"], call.outputs[0]
+        declined = unsupported([g], FLOATS, call.name) or \
+            unsupported([index], frozenset((torch.int32, torch.int64)), f"an index of {call.name}")
+        if declined:
+            return declined
+        if not g.numel or not out.shape[0]:
+            return Decline(Reason.SHAPE, f"{call.name} of no elements")
+        shape, (of, to) = coalesce(index.shape, [g.strides[:-1], index.strides])
+        if not shape:
+            shape, of, to = (1,), (1,), (1,)
+        rows, wanted = g.view((*shape, g.shape[-1]), (*of, g.strides[-1])), index.view((*shape, 1), (*to, 1))
+        return KernelCall(embedding_backward, {"g": rows, "index": wanted}, [out],
+                          {"left_out": call["padding_idx"], "shared": call["scale_grad_by_freq"]})
 
 
-def embedding_dense_backward(grad_output: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int,
-                             scale_grad_by_freq: bool) -> torch.Tensor:
-    """The gradient of the table, [num_weights, D]. Two kernels: the second picks among rows that the first has made."""
-    width = grad_output.shape[-1]
-    out = grad_output.new_empty(num_weights, width)
-    if not grad_output.numel():
-        return out.zero_()
-    tokens = indices.numel()
-    g, index = grad_output.reshape(tokens, width), indices.reshape(tokens).to(torch.int64)
-    rows = sum_of_equals(torch.empty_like(g, memory_format=torch.contiguous_format), g, index.unsqueeze(1),
-                         scale_grad_by_freq)
-    return rows_by_index(out, rows, index.unsqueeze(0), padding_idx)
-
-
-ROUTES = {"embedding_dense_backward": FunctionRule(embedding_dense_backward)}
+ROUTES = {"embedding_dense_backward": EmbeddingBackward()}
