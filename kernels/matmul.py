@@ -5,7 +5,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from ..dispatch.plan import KernelCall, Operand
+from ..dispatch.plan import Decline, KernelCall, Operand, Reason
 from .rules import ENGINE_FLOATS, unsupported
 from .shapes import broadcast_shape, settled
 from .tiling import P, load, pieces, store, tile, tile_like, walks
@@ -59,6 +59,8 @@ def _matmul(out, x, y, bias, alpha, beta):
         stationary = [_load_stationary(x, m, mn, k, kn) for k, kn in pieces(k_total, P)]
         for n, nn in pieces(n_total, N):
             acc = nl.ndarray((mn, nn), nl.float32, buffer=nl.psum)
+            if not k_total:
+                nisa.memset(dst=acc, value=0.0)
             for i, (k, kn) in enumerate(pieces(k_total, P)):
                 nisa.nc_matmul(dst=acc, stationary=stationary[i], moving=moving(k, kn, n, nn), accumulate=i > 0)
             view = out[m:m + mn, n:n + nn]
@@ -134,6 +136,8 @@ class Matmul:
         declined = unsupported([a for a in (x, y, out, bias) if a is not None], ENGINE_FLOATS, call.name)
         if declined:
             return declined
+        if len({a.dtype for a in (x, y, bias) if a is not None}) > 1:
+            return Decline(Reason.DTYPE, f"{call.name} of operands of different dtypes")
         optional = {
             "bias": None if bias is None else bias.broadcast(out.shape),
             "alpha": None if alpha == 1 else Operand(float(alpha)),

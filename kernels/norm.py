@@ -5,21 +5,23 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from ..dispatch.plan import Decline, KernelCall, Operand, Reason
-from .rules import FLOATS, product, unsupported
-from .tiling import F, P, load, pieces, store, tile, tile_like
+from ..dispatch.plan import Decline, KernelCall, Operand, Reason, View
+from .layout import coalesce
+from .rules import FLOATS, replace, unsupported
+from .tiling import F, P, load, pieces, store, tile, tile_like, walks
 
 
 @nki.jit
+@walks("out", "mean", "rstd", "x")
 def layer_norm(out, mean, rstd, x, weight, bias, eps):
     """out = (x - mean) * rstd * weight + bias, row by row.
 
     Dimensions:
-        R: rows. C: columns, the normalised elements.
+        R: rows. C: columns, the normalised elements. More dimensions before them are walked one index at a time.
     Args:
-        out: HBM [R, C], written.
-        mean, rstd: HBM [R, 1], written: the mean of each row, and 1 / sqrt(population variance + eps).
-        x: HBM [R, C], floating point.
+        out: HBM [..., R, C], written.
+        mean, rstd: HBM [..., R, 1], written: the mean of each row, and 1 / sqrt(population variance + eps).
+        x: HBM [..., R, C], floating point.
         weight, bias: HBM [1, C] or None.
         eps: HBM [1, 1] float32.
     Constraints:
@@ -31,6 +33,10 @@ def layer_norm(out, mean, rstd, x, weight, bias, eps):
             rstd = rsqrt(sum(d * d) / C + eps)
             out = d * rstd * weight + bias
     """
+    if x.ndim > 2:
+        for i in range(x.shape[0]):
+            layer_norm(out[i], mean[i], rstd[i], x[i], weight, bias, eps)
+        return out, mean, rstd
     rows, columns = x.shape
     chunks = list(pieces(columns, F))
     for r, n in pieces(rows, P):
@@ -118,16 +124,24 @@ class LayerNorm:
         declined = unsupported([a for a in (x, *outs, weight, bias) if a is not None], FLOATS, call.name)
         if declined:
             return declined
-        columns = product(call["normalized_shape"])
-        rows = x.numel // columns
-        view, seen = x.view().reshape((rows, columns)), outs[0].reshape((rows, columns))
-        if view is None or seen is None:
+        if not x.numel:
+            return Decline(Reason.SHAPE, f"{call.name} of no elements")
+        lead = x.ndim - len(call["normalized_shape"])
+        width, steps = coalesce(x.shape[lead:], [outs[0].strides[lead:], x.strides[lead:]], order=False)
+        if len(width) > 1 or any(side is not None and not side.is_contiguous for side in (weight, bias)):
             return Decline(Reason.SHAPE, f"{call.name} of a tensor whose rows do not lie evenly in memory")
+        columns = width[0] if width else 1
+        (out_step, step) = (s[0] if s else 1 for s in steps)
+        rows, (out_rows, mean_rows, rstd_rows, x_rows) = coalesce(
+            x.shape[:lead], [*(o.strides[:lead] for o in outs), x.strides[:lead]])
+        if not rows:
+            rows, out_rows, mean_rows, rstd_rows, x_rows = (1,), (columns,), (1,), (1,), (columns,)
+        seen = [replace(o, seen=((*rows, n), (*s, last))) for o, s, n, last in zip(
+            outs, (out_rows, mean_rows, rstd_rows), (columns, 1, 1), (out_step, 1, 1))]
         sides = {"weight": weight, "bias": bias}
-        inputs = {"x": view, "eps": Operand(call["eps"])}
+        inputs = {"x": View(x, (*rows, columns), (*x_rows, step), 0, x.dtype), "eps": Operand(call["eps"])}
         inputs.update({name: side.view((1, columns)) for name, side in sides.items() if side is not None})
-        return KernelCall(layer_norm, inputs, [seen, *(o.reshape((rows, 1)) for o in outs[1:])],
-                          {name: None for name, side in sides.items() if side is None})
+        return KernelCall(layer_norm, inputs, seen, {name: None for name, side in sides.items() if side is None})
 
 
 ROUTES = {"native_layer_norm": LayerNorm()}

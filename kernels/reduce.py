@@ -45,10 +45,11 @@ def reduce_columns(out, x, op, before=None, after=None, scale=None):
     for r, n in pieces(rows, P):
         total = None
         for view in _column_views(x[r:r + n]):
-            t = load(view)
+            # float32 holds every integer of up to 16 bits
+            t = load(view, nl.int64 if before is None and view.dtype == nl.int32 else None)
             if before is not None:
                 t = truth(t) if before is truth else _changed(before, t)
-            part = _accumulator(n, t, out)
+            part = _accumulator(n, t, op)
             nisa.tensor_reduce(dst=part, op=op, data=t, axis=1)
             if total is None:
                 total = part
@@ -71,11 +72,11 @@ def _changed(function, t):
     return result
 
 
-def _accumulator(rows, t, out):
-    """[rows, 1] for partial results: float32, or an integer as wide as the result."""
+def _accumulator(rows, t, op):
+    """[rows, 1] for partial results: float32, or integers, wide enough for sums."""
     if t.dtype.kind == "f":
         return tile(rows, 1, nl.float32)
-    return tile(rows, 1, nl.int64 if out.dtype.kind == "i" else t.dtype)
+    return tile(rows, 1, nl.int64 if op is nl.add else t.dtype)
 
 
 def _column_views(x):
@@ -180,6 +181,9 @@ class Reduce:
         strides = out.strides if len(out.shape) == len(rows) else tuple(out.strides[d] for d in rows)
         kept = x.permute(*rows)
         shape, (out_strides, in_strides) = coalesce(kept.shape, [strides, kept.strides])
+        if self.op is not nl.add:           # repeated elements do not count
+            x = replace(x, shape=tuple(1 if s == 0 and d in columns else n
+                                       for d, (n, s) in enumerate(zip(x.shape, x.strides))))
         reduced = x.permute(*columns)
         wide, (steps,) = coalesce(reduced.shape, [reduced.strides])
         if not shape:

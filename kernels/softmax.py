@@ -6,7 +6,7 @@ import nki.isa as nisa
 import nki.language as nl
 import torch
 
-from ..dispatch.plan import KernelCall
+from ..dispatch.plan import Decline, KernelCall, Reason
 from .rules import FLOATS, rows_by_columns, unsupported
 from .shapes import settled
 from .tiling import F, P, load, pieces, store, tile, walks
@@ -31,7 +31,7 @@ def softmax(out, x, log=False):
         for each tile of 128 rows:
             m = -max over column chunks
             s = sum over column chunks of exp(x + m)
-            out = exp(x + m) * (1 / s), or x + (m - log(s))
+            out = exp(x + m) * (1 / s), or x + m - log(s)
     """
     if x.ndim > 2:
         for i in range(x.shape[0]):
@@ -63,13 +63,12 @@ def softmax(out, x, log=False):
                 exps.append(e)
         if log:
             nisa.activation(dst=s, op=nl.log, data=s)
-            nisa.tensor_tensor(dst=m, data1=m, data2=s, op=nl.subtract)
         else:
             nisa.reciprocal(dst=s, data=s)
         for i, (c, w) in enumerate(chunks):
             o = tile(n, w, out.dtype)
             if log:
-                nisa.tensor_scalar(dst=o, data=chunk(i), op0=nl.add, operand0=m)
+                nisa.tensor_scalar(dst=o, data=chunk(i), op0=nl.add, operand0=m, op1=nl.subtract, operand1=s)
             else:
                 e = exps[i] if kept else tile(n, w, nl.float32)
                 if not kept:
@@ -90,7 +89,9 @@ class Softmax:
     def lower(self, call):
         x = call["self"]
         dtype = torch.float32 if call["half_to_float"] else x.dtype
-        valid = -max(x.ndim, 1) <= call["dim"] < max(x.ndim, 1) and dtype in FLOATS and x.dtype in FLOATS
+        if not -max(x.ndim, 1) <= call["dim"] < max(x.ndim, 1):
+            return Decline(Reason.SHAPE, f"{call.name} along a dimension that is not there")
+        valid = dtype in FLOATS and x.dtype in FLOATS
         out = valid and settled(call, x.shape, dtype) or call.outputs[0]
         declined = unsupported([x, out], FLOATS, call.name)
         if declined:
