@@ -43,7 +43,9 @@ def _stretched(g: Graph, stores: list[Store], F: int, first: int) -> list[Store]
         return ((SIZE[dt], FLAT),)
 
     def move(v: V) -> V:
-        if v.op == "const" or v.op == "bcast" or (v.F != F):
+        if v.op == "bcast" and v.args[0].at[2] != 0:  # of one column: the column itself
+            v = v.args[0]
+        if v.op in ("const", "bcast") or (v.F != F and F > 1):
             return v
         if v.id not in memo:
             memo[v.id] = _wide(v)

@@ -96,6 +96,10 @@ class Lift:
             return self.read_dynamic(a)
         return self.tiles.read(a) if a.chip else self.read_hbm(a)
 
+    def read_across(self, t: NkiTensor, rows: int) -> V:
+        """The elements of a tile in row-major order, as another number of partitions."""
+        raise Bail("a tile is copied across partitions")
+
     def f32(self, t: NkiTensor) -> V:
         """The value of an operand as the engines see it."""
         return self.g.cvt(self.read(t), "f")
@@ -111,6 +115,8 @@ class Lift:
         a = self.access(t) if isinstance(t, NkiTensor) else t
         a.need_rows()
         v = self.g.to(v, a.dt)
+        if v.F not in (None, a.F):
+            raise Bail(f"{v.F} columns are written to {a.F}")
         if a.chip:
             if a.dynamic:
                 raise Bail("a tile is written at run-time indices")

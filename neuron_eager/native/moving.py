@@ -23,6 +23,8 @@ def dma_copy(L: Lift, a: Args) -> None:
         return L.write_rows(L.access(dst, dst.shape[0]), v, skip)
     if src.dynamic and skip:
         return L.write(dst, convert(L, gather_or_keep(L, dst, src), src.dtype, dst.dtype))
+    if dst.buffer.on_chip and src.buffer.on_chip and dst.shape[0] != src.shape[0]:
+        return L.write(dst, convert(L, L.read_across(src, dst.shape[0]), src.dtype, dst.dtype))
     if dst.buffer.on_chip or src.buffer.on_chip or src.dynamic:
         rows = dst.shape[0] if dst.buffer.on_chip or src.dynamic else src.shape[0]
         v = L.read(src, rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .access import Access, Cut
 from .lift import Lift
 from .operators import BITWISE, LOGICAL, Args, exact_integers, handler, prepared, store_bits
@@ -136,12 +138,35 @@ def nc_transpose(L: Lift, a: Args) -> None:
 @handler
 def tensor_partition_reduce(L: Lift, a: Args) -> None:
     dst, data, op, g = a["dst"], a["data"], a["op"].name, L.g
-    source = L.access(data)
-    P, F = source.P, source.F
+    P, F = data.shape[0], data.size // data.shape[0]
     if op in ("add", "average") and not exact_integers(dst, data):
-        v = g.dot(g.const(1.0), g.cvt(L.read(data), "f"), P)
+        v = over_rows(L, "add", P, lambda rows: g.dot(g.const(1.0), g.cvt(L.read(data), "f"), rows))
         v = g.ew("divide", v, g.const(float(P))) if op == "average" else v
         return L.write(dst, v)
-    name, v = prepared(L, "maximum" if op == "max" else op, dst, data)
-    v = g.transpose(g.red(name, g.transpose(v, P), P, 1), F)
+    name = "maximum" if op == "max" else op
+
+    def part(rows: int) -> V:
+        combined, v = prepared(L, name, dst, data)
+        return g.transpose(g.red(combined, g.transpose(v, rows), rows, 1), F)
+
+    v = over_rows(L, name, P, part)
     return store_bits(L, dst, v) if op in BITWISE else L.write(dst, v)
+
+
+def over_rows(L: Lift, op: str, rows: int, part: Callable[[int], V]) -> V:
+    """`part` of all rows; where they come from different places, the parts of each range, combined."""
+    outer = L.window
+    first, last = outer or (0, rows)
+    L.window = (first, last)
+    try:
+        return part(last - first)
+    except Cut as cut:
+        points = [first, *(first + p for p in cut.points), last]
+        total: V | None = None
+        for L.window in list(zip(points, points[1:])):
+            v = over_rows(L, op, rows, part)
+            total = v if total is None else L.g.ew(op, total, v)
+        assert total is not None
+        return total
+    finally:
+        L.window = outer

@@ -19,7 +19,7 @@ from .groups import Group
 from .hazards import Written, overlap
 from .instructions import HANDLERS
 from .lift import SCALAR, VECTOR, Lift, Store, pieces, stored
-from .patterns import Pattern, compose, normal, width
+from .patterns import Pattern, compose, normal, split, width
 from .phases import is_loop
 from .tiles import Entry, Tiles
 from .values import SIZE, Bail, V, nodes
@@ -244,6 +244,15 @@ class Regions(Lift):
         if a.sid not in self.fixed:
             raise Bail("a tensor that the kernel writes is read at run-time indices")
         return super().row_index(a)
+
+    def read_across(self, t: NkiTensor, rows: int) -> V:
+        if self.tiles.entries.get(t.storage.id) or self.window is not None:
+            raise Bail("a tile that is not in memory yet is copied across partitions")
+        a = self.access(t)
+        spaced = split(normal(((a.rs or 0, a.P), *a.cols)), rows)
+        if spaced is None:
+            raise Bail("a tile is copied across partitions irregularly")
+        return self.g.load(arena(a.sid), a.off, spaced[0], spaced[1], a.dt)
 
     def write_rows(self, a: Access, v: V, skip: bool) -> None:
         index, part = self.index_of(a), a.dynamic[0]

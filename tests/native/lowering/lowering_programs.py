@@ -218,6 +218,15 @@ class Maker:
         nisa.tensor_copy(dst=t[first : first + half], src=u[first : first + half])
         self.raised(t, self.bound(u))
 
+    def do_copy_across(self, t):
+        """Elements in row-major order to another number of partitions."""
+        P, F = t.shape[0], t.size // t.shape[0]
+        rows = self.pick([n for n in (1, 2, 4, 8, 16, 32, 64, 128) if t.size % n == 0])
+        if t.ndim == 2 and P * F // rows <= 4096:
+            d = self.new(P * F // rows, t.dtype, rows)
+            nisa.dma_copy(dst=d, src=t)
+            self.keep(d, self.bound(t))
+
     def do_memset(self, t):
         low = -3 if t.dtype.kind in "fi" else 0
         value = self.below(2) if t.dtype == "bool" else low + self.below(6)
