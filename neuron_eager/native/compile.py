@@ -16,6 +16,7 @@ from ..errors import NativeUnsupported, Unavailable
 from ..nki.program import Program
 from ..nki.tracer import gc_paused
 from . import objects
+from .arena import arena, place
 from .driver import ARENA, CONSTANTS, NUMBER
 from .feasible import feasible, same_memory
 from .flatten import flatten
@@ -24,7 +25,7 @@ from .groups import Group, group
 from .instructions import HANDLERS
 from .lift import Lift
 from .loaded import Compiled, fault, load
-from .regions import Regions, arena, place
+from .regions import Regions
 from .table import Entry, Table
 from .target import Target, current
 from .values import Bail, nodes
@@ -90,7 +91,7 @@ def lower_whole(program: Program) -> Lowered:
     lift.run()
     visible = {t.storage.id for t in [*program.inputs, *program.outputs]}
     lift.stores = {k: s for k, s in lift.stores.items() if s[0].sid in visible}
-    groups = [flatten(lift.g, q) for q in group(lift)]
+    groups = [f for q in group(lift) for f in flatten(lift.g, q)]
     for q in {q.skeleton: q for q in groups}.values():
         feasible(q.stores)
     if len({q.skeleton for q in groups}) > LIMIT_FUNCTIONS:

@@ -14,6 +14,7 @@ from typing import Any
 from ..nki.program import Instr, Program
 from ..nki.tensor import NkiTensor
 from .access import Access
+from .arena import Order, arena
 from .feasible import feasible, tops
 from .groups import Group
 from .hazards import Written, overlap
@@ -45,11 +46,6 @@ class RegionTiles(Tiles):
 
     def missing(self, a: Access) -> V:
         return self.g.load(arena(a.sid), a.off, a.rs or 0, a.cols, a.dt)
-
-
-def arena(sid: int) -> str:
-    """The storage in the arena that stands for a storage of the program."""
-    return f"arena{sid}"
 
 
 class Regions(Lift):
@@ -351,59 +347,3 @@ def loads(q: Group) -> list[Access]:
             cols: Pattern = v.at[3]
             out.append(Access(v.at[0], False, v.at[1], max(count, 1), v.F or 1, v.at[2], cols, v.at[4]))
     return out
-
-
-class Order:
-    """Which calls must wait for those before them, when threads share the rows of every call."""
-
-    def __init__(self) -> None:
-        self.reads: dict[Any, list[Access]] = {}
-        self.writes: dict[Any, list[Access]] = {}
-
-    def waits(self, reads: list[Access], writes: list[Access], fixed: set[int]) -> bool:
-        reads = [a for a in reads if a.sid not in fixed]
-        wait = any(overlap(a, b, False) for a in reads for b in self.writes.get(a.sid, ())) or any(
-            overlap(a, b, False) for a in writes for kind in (self.reads, self.writes) for b in kind.get(a.sid, ())
-        )
-        if wait:
-            self.reads, self.writes = {}, {}
-        for kind, found in ((self.reads, reads), (self.writes, writes)):
-            for a in found:
-                kind.setdefault(a.sid, []).append(a)
-        return wait
-
-
-def place(regions: Regions) -> tuple[dict[str, int], int]:
-    """Offsets of the arena's storages, and its size: memory is used again when the last call that needs it is done.
-
-    A call that starts without waiting runs together with those before it, so memory is given back at the next wait.
-    """
-
-    def area(sid: Any) -> str | None:
-        name = arena(sid) if sid in regions.internal else sid
-        return name if name in regions.sizes else None
-
-    last: dict[str, int] = {}
-    for k, call in enumerate(regions.calls):
-        for sid, _ in call.group.leaves:
-            if (name := area(sid)) is not None:
-                last[name] = k
-    where: dict[str, int] = {}
-    free: dict[int, list[int]] = {}
-    ending: list[tuple[int, int, int]] = []
-    top = 0
-    for k, call in enumerate(regions.calls):
-        if call.wait:
-            for end, size, off in [x for x in ending if x[0] < k]:
-                free.setdefault(size, []).append(off)
-                ending.remove((end, size, off))
-        for sid, _ in call.group.leaves:
-            name = area(sid)
-            if name is not None and name not in where:
-                size = (regions.sizes[name] + 63) // 64 * 64
-                if free.get(size):
-                    where[name] = free[size].pop()
-                else:
-                    where[name], top = top, top + size
-                ending.append((last[name], size, where[name]))
-    return where, top
