@@ -11,7 +11,7 @@ from .matmul import N, _transposed
 from .rules import ENGINE_FLOATS, unsupported
 from .tiling import P, load, pieces, store, tile, tile_like, walks
 
-LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
+LOWEST = -3.4028234663852886e38   # of float32: stands for -inf where a difference with a row maximum is taken
 
 
 @nki.jit

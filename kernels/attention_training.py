@@ -6,11 +6,11 @@ import nki.isa as nisa
 import nki.language as nl
 
 from ..dispatch.plan import Arg, Call, Decline, KernelCall, Out, Reason
+from .attention import LOWEST
 from .matmul import N
 from .rules import FLOATS, replace, unsupported
 from .tiling import P, load, pieces, store, tile, tile_like, walks
 
-LOWEST = -3.0e38        # stands for -inf where a difference with a row maximum is taken
 LONGEST = 8192          # keys: a row of scores stays in SBUF
 
 
