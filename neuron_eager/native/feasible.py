@@ -21,7 +21,12 @@ def tops(roots: list[V]) -> list[V]:
 
 def feasible(stores: list[Store]) -> None:
     """Raises Bail where stores have no code."""
-    for v in nodes(st.v for st in stores):
+    order = nodes(st.v for st in stores)
+    left = {v.args[0].id for v in order if v.op == "dot"}
+    in_pieces = left | {v.args[0].id for v in order if v.op == "to" and v.id in left}
+    for v in order:
+        if v.op == "mosaic" and v.id not in in_pieces:
+            raise Bail("a tile of pieces inside a value")
         if v.op == "T":
             raise Bail("a transpose of a computed value")
         if v.op == "dot":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..nki.dtypes import ALL
-from .patterns import Pattern, normal, width
+from .patterns import Pattern, compose, normal, width
 from .rewriting import MAX_PIECES, Rewriting
 from .values import KIND, REDUCTIONS, SIZE, Bail, V, contiguous, literal
 
@@ -200,7 +200,7 @@ class Graph(Rewriting):
     def mosaic(self, parts: list[tuple[V, int, Pattern]], F: int) -> V:
         """Values side by side: part (v, start, pattern) holds the columns `start + pattern`. Merged where they
         continue each other."""
-        parts = sorted(parts, key=lambda p: p[1])
+        parts = sorted((q for p in parts for q in _unfolded(*p)), key=lambda p: p[1])
         if all(contiguous(p) for _, _, p in parts):
             out: list[tuple[V, int, int]] = []
             for v, start, pattern in parts:
@@ -293,3 +293,16 @@ class Graph(Rewriting):
             if rest is not None:
                 return self.make(op, (x.args[0], rest), (), x.F, x.kind)
         return None
+
+
+def _unfolded(v: V, start: int, pattern: Pattern) -> list[tuple[V, int, Pattern]]:
+    """A part that is itself put together, as its own parts."""
+    if v.op != "mosaic":
+        return [(v, start, pattern)]
+    out = []
+    for a, (s, p) in zip(v.args, v.at):
+        where = compose(pattern, s, p)
+        if where is None:
+            raise Bail("a tile of nested pieces")
+        out += _unfolded(a, start + where[0], where[1])
+    return out
