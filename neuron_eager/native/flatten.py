@@ -10,10 +10,10 @@ from __future__ import annotations
 from .graph import Graph
 from .groups import FLAT, Group
 from .lift import Store
-from .patterns import Pattern
+from .patterns import Pattern, elements
 from .values import ELEMENTWISE, SIZE, V, nodes
 
-SEPARATE_ROWS = 64  # at most so many rows become ranges of their own
+SEPARATE = 64  # at most so many rows, or elements, become ranges of their own
 
 
 def flatten(g: Graph, group: Group) -> list[Group]:
@@ -21,11 +21,15 @@ def flatten(g: Graph, group: Group) -> list[Group]:
     whole = _one_range(g, group)
     if whole is not None:
         return [whole]
-    rows = [r for first, last in group.rows for r in range(first, min(last, first + SEPARATE_ROWS + 1))]
-    if group.columns or len(rows) > SEPARATE_ROWS or not _rows_are_ranges(group):
+    rows = [r for first, last in group.rows for r in range(first, min(last, first + SEPARATE + 1))]
+    if group.columns or len(rows) > SEPARATE or not _is_elementwise(group):
         return [group]
     width = group.stores[0].F
-    return [Group(_row(g, group.stores, r), ((0, width),), flat=True) for r in rows]
+    if width > 1 and _rows_are_contiguous(group):
+        return [Group(_row(g, group.stores, r), ((0, width),), flat=True) for r in rows]
+    if len(rows) * width <= SEPARATE:
+        return [Group(_row(g, group.stores, r, c), ((0, 1),), flat=True) for r in rows for c in range(width)]
+    return [group]
 
 
 def _one_range(g: Graph, group: Group) -> Group | None:
@@ -82,25 +86,33 @@ def _stretched(g: Graph, stores: list[Store], F: int, first: int) -> list[Store]
     ]
 
 
-def _rows_are_ranges(group: Group) -> bool:
-    """Whether each row is contiguous elementwise work by itself."""
+def _is_elementwise(group: Group) -> bool:
     F = group.stores[0].F
 
     def fits(v: V) -> bool:
         if v.op == "load":
-            return v.F == 1 or (v.F == F and v.at[3] == ((SIZE[v.at[4]], F),))
+            return v.F in (1, F)
         if v.op == "affine":
             return v.F == F and len(v.at[2]) == 1
         return v.op in ("const", "bcast") or v.op in ELEMENTWISE
 
-    return F > 1 and all(st.F == F and st.cols == ((SIZE[st.dt], F),) for st in group.stores) and all(
-        map(fits, nodes(st.v for st in group.stores))
+    return all(st.F == F for st in group.stores) and all(map(fits, nodes(st.v for st in group.stores)))
+
+
+def _rows_are_contiguous(group: Group) -> bool:
+    """Whether the elements of a row lie side by side, in every store and load."""
+    loads = [v for v in nodes(st.v for st in group.stores) if v.op == "load" and v.F != 1]
+    return all(st.cols == ((SIZE[st.dt], st.F),) for st in group.stores) and all(
+        v.at[3] == ((SIZE[v.at[4]], v.F),) for v in loads
     )
 
 
-def _row(g: Graph, stores: list[Store], row: int) -> list[Store]:
-    """The stores of one row, with the nominal width."""
-    memo: dict[int, V] = {}
+def _row(g: Graph, stores: list[Store], row: int, column: int = 0) -> list[Store]:
+    """The stores of one row from `column` on, with the nominal width."""
+    F, memo = stores[0].F, dict[int, V]()
+
+    def moved(off: int, rs: int, cols: Pattern) -> int:
+        return off + row * rs + (int(elements(cols)[column]) if column else 0)
 
     def move(v: V) -> V:
         if v.id not in memo:
@@ -110,18 +122,24 @@ def _row(g: Graph, stores: list[Store], row: int) -> list[Store]:
     def _moved(v: V) -> V:
         if v.op == "load":
             sid, off, rs, cols, dt = v.at
-            if v.F == 1:
+            if v.F == 1 and F > 1:
                 return g.make("load", (), (sid, off + row * rs, 0, cols, dt), 1, v.kind)
-            cols = ((SIZE[dt], FLAT),)
-            return g.make("load", (), (sid, off + row * rs, FLAT * SIZE[dt], cols, dt), FLAT, v.kind)
+            at = (sid, moved(off, rs, cols), FLAT * SIZE[dt], ((SIZE[dt], FLAT),), dt)
+            return g.make("load", (), at, FLAT, v.kind)
         if v.op == "affine":
-            return g.affine(v.at[0] + row * v.at[1], 0, ((v.at[2][0][0], FLAT),), FLAT)
+            step = v.at[2][0][0]
+            return g.affine(v.at[0] + row * v.at[1] + column * step, 0, ((step, FLAT),), FLAT)
         if v.op == "const":
             return v
+        if v.op == "bcast" and F == 1:
+            return move(v.args[0])
         args = [move(a) for a in v.args]
-        return g.make(v.op, args, v.at, FLAT if v.F not in (None, 1) else v.F, v.kind)
+        wide = any(a.F == FLAT for a in args)
+        return g.make(v.op, args, v.at, FLAT if wide else v.F, v.kind)
 
     return [
-        Store(st.sid, st.off + row * st.rs, FLAT * SIZE[st.dt], ((SIZE[st.dt], FLAT),), FLAT, st.dt, move(st.v))
+        Store(
+            st.sid, moved(st.off, st.rs, st.cols), FLAT * SIZE[st.dt], ((SIZE[st.dt], FLAT),), FLAT, st.dt, move(st.v)
+        )
         for st in stores
     ]
