@@ -1,6 +1,8 @@
 """Copies, casts, fills and ranges: the tile functions and kernels that move or make data without arithmetic on it."""
 from __future__ import annotations
 
+import math
+
 import nki
 import nki.isa as nisa
 import nki.language as nl
@@ -9,6 +11,7 @@ from ..dispatch.plan import Arg, Decline, KernelCall, Operand, Out, Reason, View
 from .elementwise import elementwise, f32, truth
 from .layout import coalesce
 from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported
+from .shapes import settled
 from .tiling import P, blocks, load, pieces, store, tile, tile_like
 
 
@@ -152,12 +155,24 @@ class Arange:
     operands = ()
 
     def lower(self, call):
-        out = call.outputs[0]
+        out = self.out(call) or call.outputs[0]
         declined = unsupported([out], INTEGERS | FLOATS, call.name)
         if declined:
             return declined
         start, step = (operand(call.get(name, default), out.dtype) for name, default in (("start", 0), ("step", 1)))
         return KernelCall(arange, {"start": start, "step": step}, [out])
+
+
+    def out(self, call):
+        """The result as PyTorch has it; None if PyTorch should say it."""
+        start, end, step = (call.get(name, default) for name, default in (("start", 0), ("end", 0), ("step", 1)))
+        dtype, numbers = call["out"].dtype, (start, end, step)
+        exact = all(type(n) is int for n in numbers)
+        if not step or not (exact or dtype in FLOATS and all(
+                type(n) in (int, float) and math.isfinite(n) for n in numbers)):
+            return None
+        length = -((start - end) // step) if exact else math.ceil((end - start) / step)
+        return settled(call, (length,), dtype) if length >= 0 else None
 
 
 class Copy:

@@ -9,6 +9,7 @@ import torch
 from ..dispatch.plan import Decline, KernelCall, Reason
 from .layout import contiguous_strides
 from .rules import NUMBERS, compact, product, unsupported
+from .shapes import settled
 from .tiling import F, P, blocks, load, pieces, store, tile, tile_like
 
 
@@ -28,6 +29,9 @@ def gather_rows(out, table, index):
     for r, n in pieces(index.shape[0], P):
         wanted, rows = tile(n, 1, index.dtype), tile(n, 1, nl.int32)
         nisa.dma_copy(dst=wanted, src=index[r:r + n])
+        if index.dtype == nl.int64:         # an index that int32 can not hold becomes one outside the table
+            nisa.tensor_scalar(dst=wanted, data=wanted, op0=nl.minimum, operand0=table.shape[0], op1=nl.maximum,
+                               operand1=-1)
         nisa.tensor_copy(dst=rows, src=wanted)
         for c, w in pieces(table.shape[1], F):
             t = tile(n, w, table.dtype)
@@ -89,7 +93,11 @@ class Rows:
         self.table, self.index = table, index
 
     def lower(self, call):
-        table, index, out = call[self.table], call[self.index], call.outputs[0]
+        table, index = call[self.table], call[self.index]
+        out = None
+        if self.table == "weight" and table.ndim == 2 and index.dtype in (torch.int32, torch.int64):
+            out = settled(call, (*index.shape, table.shape[1]), table.dtype)
+        out = out or call.outputs[0]
         declined = unsupported([table], NUMBERS, call.name) or \
             unsupported([index], frozenset((torch.int32, torch.int64)), f"an index of {call.name}")
         if declined:

@@ -4,9 +4,10 @@ from __future__ import annotations
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import torch
 
-from ..dispatch.plan import Decline, KernelCall, Operand, Reason, View
-from .layout import coalesce
+from ..dispatch.plan import Decline, KernelCall, Operand, Out, Reason, View
+from .layout import coalesce, contiguous_strides
 from .rules import FLOATS, replace, unsupported
 from .tiling import F, P, load, pieces, store, tile, tile_like, walks
 
@@ -119,8 +120,8 @@ class LayerNorm:
     operands = ("eps",)
 
     def lower(self, call):
-        x, outs = call["input"], call.outputs
-        weight, bias = call["weight"], call["bias"]
+        x, weight, bias = call["input"], call["weight"], call["bias"]
+        outs = self.outs(call, x, weight, bias) or call.outputs
         declined = unsupported([a for a in (x, *outs, weight, bias) if a is not None], FLOATS, call.name)
         if declined:
             return declined
@@ -142,6 +143,19 @@ class LayerNorm:
         inputs = {"x": View(x, (*rows, columns), (*x_rows, step), 0, x.dtype), "eps": Operand(call["eps"])}
         inputs.update({name: side.view((1, columns)) for name, side in sides.items() if side is not None})
         return KernelCall(layer_norm, inputs, seen, {name: None for name, side in sides.items() if side is None})
+
+    def outs(self, call, x, weight, bias):
+        """The results as PyTorch has them; None if PyTorch should say it."""
+        normal, lead = tuple(call["normalized_shape"]), x.ndim - len(call["normalized_shape"])
+        sides = [side for side in (weight, bias) if side is not None]
+        if (x.dtype not in FLOATS or not normal or lead < 0 or x.shape[lead:] != normal
+                or any(side.shape != normal or side.dtype not in (x.dtype, torch.float32) for side in sides)
+                or any(p.out for p in call.signature.parameters)):
+            return None
+        statistics = (*x.shape[:lead], *(1 for _ in normal))
+        wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+        return [Out(shape, contiguous_strides(shape), dtype)
+                for shape, dtype in ((x.shape, x.dtype), (statistics, wide), (statistics, wide))]
 
 
 ROUTES = {"native_layer_norm": LayerNorm()}

@@ -109,10 +109,15 @@ def elementwise_out(call: Call, names: Sequence[str], dtype: torch.dtype) -> Out
 
 def settled(call: Call, shape: Shape, dtype: torch.dtype, strides: Callable[[], Shape] | None = None) -> Out | None:
     """A single result of this shape and dtype: fresh (contiguous, unless `strides` says otherwise), or the argument
-    that the op writes. None where that does not have the shape or can not take the dtype."""
-    into = next((call[p.name] for p in call.signature.parameters if p.written), None)
+    that the op writes, which an empty `out=` grows to. None where that has another shape or can not take the dtype."""
+    written = next((p for p in call.signature.parameters if p.written), None)
+    into = None if written is None else call[written.name]
     if into is None:
         return Out(shape, contiguous_strides(shape) if strides is None else strides(), dtype)
-    if into.shape != shape or not torch.can_cast(dtype, into.dtype):
+    if not torch.can_cast(dtype, into.dtype):
         return None
-    return Out(shape, into.strides, into.dtype, into)
+    if into.shape == shape:
+        return Out(shape, into.strides, into.dtype, into)
+    if written is not None and written.out and into.shape == (0,):
+        return Out(shape, contiguous_strides(shape) if strides is None else strides(), into.dtype, into)
+    return None
