@@ -6,9 +6,9 @@ import nki.isa as nisa
 import nki.language as nl
 import torch
 
-from ..dispatch.plan import Decline, KernelCall, Out, Reason
+from ..dispatch.plan import Decline, KernelCall, Out, Reason, View
 from .matmul import N, _transposed
-from .rules import ENGINE_FLOATS, unsupported
+from .rules import ENGINE_FLOATS, replace, unsupported
 from .tiling import P, load, pieces, store, tile, tile_like, walks
 
 LOWEST = -3.4028234663852886e38   # of float32: stands for -inf where a difference with a row maximum is taken
@@ -90,6 +90,22 @@ def _apply_mask(s, mask):
         nisa.tensor_tensor(dst=s, data1=s, data2=mask, op=nl.add)
 
 
+def grouped(x: View, group: int) -> View:
+    """[..., heads, R, C] as [..., heads / group, group, R, C]: the queries that share a key head, side by side."""
+    if group == 1:
+        return x
+    (*outer, heads, rows, columns), (*steps, step, by_row, by_column) = x.shape, x.strides
+    return replace(x, shape=(*outer, heads // group, group, rows, columns),
+                   strides=(*steps, step * group, step, by_row, by_column))
+
+
+def shared(x: View, group: int) -> View:
+    """[..., heads, R, C] as [..., heads, group, R, C]: every head repeated for its group of queries."""
+    if group == 1:
+        return x
+    return replace(x, shape=(*x.shape[:-2], group, *x.shape[-2:]), strides=(*x.strides[:-2], 0, *x.strides[-2:]))
+
+
 class Attention:
     """aten::scaled_dot_product_attention without dropout."""
 
@@ -97,30 +113,33 @@ class Attention:
 
     def lower(self, call):
         q, k, v, mask = (call[name] for name in ("query", "key", "value", "attn_mask"))
-        if call.get("dropout_p", 0.0) or call.get("enable_gqa", False):
-            return Decline(Reason.NO_KERNEL, "attention with dropout or grouped queries")
+        if call.get("dropout_p", 0.0):
+            return Decline(Reason.NO_KERNEL, "attention with dropout")
         declined = unsupported([q, k, v], ENGINE_FLOATS, call.name) or (
             mask is not None and unsupported([mask], ENGINE_FLOATS | {torch.bool}, call.name))
         if declined:
             return declined
         heads = q.shape[:-2]
         (s, d), (keys, e) = q.shape[-2:], v.shape[-2:]
-        if q.ndim < 3 or k.shape != (*heads, keys, d) or v.shape[:-2] != heads or q.dtype != k.dtype or \
-                q.dtype != v.dtype or d > P or e > N or keys > 16384:
+        group = heads[-1] // k.shape[-3] if call.get("enable_gqa") and k.ndim > 2 and k.shape[-3] else 1
+        key_heads = (*heads[:-1], heads[-1] // group) if heads else ()
+        if not 3 <= q.ndim <= 4 or k.shape != (*key_heads, keys, d) or v.shape[:-2] != key_heads or \
+                not q.dtype == k.dtype == v.dtype or heads[-1] % group or d > P or e > N or keys > 16384:
             return Decline(Reason.SHAPE, "attention of broadcast heads, mixed dtypes or large heads")
         # rows of all heads side by side, as PyTorch's fused kernels lay the result out: the next op merges the heads
         strides = (s * heads[-1] * e, e, heads[-1] * e, 1) if q.ndim == 4 else (s * e, e, 1)
-        if q.ndim > 4:
-            return Decline(Reason.SHAPE, "attention of more than four dimensions")
         out = Out((*heads, s, e), strides, q.dtype)
+        inputs = {"q": grouped(q.view(), group), "k": shared(k.view(), group), "v": shared(v.view(), group)}
         scale = call.get("scale")
-        inputs = {"q": q, "k": k, "v": v}
         constants: dict[str, object] = {
             "scale": float(d ** -0.5 if scale is None else scale), "causal": bool(call.get("is_causal"))}
         if mask is None:
             constants["mask"] = None
         else:
-            inputs["mask"] = mask.broadcast((*heads, s, keys))
+            inputs["mask"] = grouped(mask.broadcast((*heads, s, keys)), group)
+        if group > 1:
+            seen = grouped(View(q, out.shape, out.strides, 0, out.dtype), group)
+            out = replace(out, seen=(seen.shape, seen.strides))
         return KernelCall(attention, inputs, [out], constants)
 
 

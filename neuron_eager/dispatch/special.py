@@ -142,8 +142,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
             attn_mask is not None and attn_mask.requires_grad):
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         with torch._C._AutoDispatchBelowAutograd():
-            if not recorded and not dropout_p and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-                return op(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
+            same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+            if not recorded and not dropout_p and (same or enable_gqa):
+                return op(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
             aliases = [None if t is None else memory.to_cpu(t) for t in (query, key, value, attn_mask)]
             choice = torch._fused_sdp_choice(*aliases, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if choice == _FLASH:
