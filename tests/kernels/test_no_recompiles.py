@@ -26,6 +26,7 @@ def tiny_llama():
     return transformers.LlamaForCausalLM(config).eval()
 
 
+@pytest.mark.slow       # transformers takes seconds to import
 def test_generate_with_a_static_cache_stops_compiling(cold):
     model = tiny_llama()
     ids = torch.randint(0, 255, (2, 16))
