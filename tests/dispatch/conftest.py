@@ -21,6 +21,7 @@ def clean(monkeypatch, tmp_path):
     """Each test starts without fallbacks said, counts, settings, or kernels of its own, and leaves none behind."""
     monkeypatch.setenv("NEURON_EAGER_CACHE_DIR", str(tmp_path))
     logging.getLogger("neuron_eager").setLevel(logging.NOTSET)
+    routes.load_kernels()       # the package's own are to stay, and they load once only
     assigned, kernels, loaders = dict(config.assigned), dict(routes._kernels), dict(routes._loaders)
     call._said.clear()
     tracking.clear_op_tracking()
