@@ -281,6 +281,11 @@ class Build:
             if mask is None:
                 self.b.store(v, p, align=size)
                 return
+            chosen = self._fixed(mask, W)
+            if chosen is not None and len(chosen) == 1:     # LLVM stores such a lane of a truncated vector untruncated
+                k = chosen[0]
+                self.b.store(self.extract(v, k), self.at(p, k * size), align=size)
+                return
             f = declare(self.module, f"llvm.masked.store.{suffix(t)}.p0", VOID, t, PTR, I32, mask.type)
             self.b.call(f, [v, p, ir.Constant(I32, size), mask])
         else:

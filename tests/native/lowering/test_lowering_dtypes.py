@@ -184,3 +184,24 @@ def test_bytes_read_as_another_dtype(pair):
         return out
 
     agree(kernel, values(source, (8, 37)))
+
+
+def cast_into(out, x):
+    a, b = nl.ndarray(x.shape, x.dtype), nl.ndarray(x.shape, out.dtype)
+    nisa.dma_copy(a, x)
+    nisa.tensor_scalar(b, a, nl.add, 1.0)
+    nisa.dma_copy(out, b)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "float16", "bfloat16", "float32"])
+def test_stores_stay_inside_their_rows(dtype):
+    """Rows of every width up to two vectors and a bit, with gaps that must stay as they are."""
+    d = ALL[dtype]
+    for width in range(1, 36):
+        specs = [TensorSpec((5, width), (40, 1), d), TensorSpec.contiguous((5, width), "float32")]
+        out, x = np.zeros((5, 40), d.numpy), np.zeros((5, width), np.float32)
+        out.view(np.uint8)[:] = 0x5A
+        native.compile_program(trace(cast_into, specs))([out.ctypes.data, x.ctypes.data])
+        assert (out[:, :width].astype(np.float32) == 1).all(), width
+        assert (out.view(np.uint8)[:, width * d.itemsize :] == 0x5A).all(), width
