@@ -89,9 +89,15 @@ class Graph(Rewriting):
             )
         if v.kind == "b" and kind == "b":
             return v
-        if v.op == "cvt" and v.args[0].kind == "b":
-            return self.cvt(v.args[0], kind)
+        truth = _truth_of(v)
+        if truth is not None:
+            return self._of_truth(v, truth, kind)
         return self.ew("cvt", v, kind=kind)
+
+    def _of_truth(self, v: V, truth: V, kind: str) -> V:
+        """v, which is 1 or 0 by a truth value, in another kind."""
+        one = self.cvt(truth, kind)
+        return one if v.op == "cvt" else self.red(v.at[0], one, v.at[1], v.F or 1)
 
     def to(self, v: V, dt: str) -> V:
         """What a cell of dtype `dt` gives back after `v` was stored in it."""
@@ -100,6 +106,9 @@ class Graph(Rewriting):
         kind = KIND.get(dt)
         if kind is None:
             raise Bail(f"packed dtype {dt}")
+        truth = _truth_of(v)
+        if truth is not None and kind != "d":
+            return self._of_truth(v, truth, kind)
         if dt in ("float32", "tfloat32") or (kind == "l" and v.kind in "iu"):
             return self.cvt(v, kind)
         if dt == "float64":
@@ -293,6 +302,13 @@ class Graph(Rewriting):
             if rest is not None:
                 return self.make(op, (x.args[0], rest), (), x.F, x.kind)
         return None
+
+
+def _truth_of(v: V) -> V | None:
+    """The truth value that v is a 1 or 0 of, or the largest or smallest 1 or 0 of; None for any other value."""
+    if v.op == "red" and v.at[0] in ("maximum", "minimum"):
+        v = v.args[0]
+    return v.args[0] if v.op == "cvt" and v.args[0].kind == "b" else None
 
 
 def _unfolded(v: V, start: int, pattern: Pattern) -> list[tuple[V, int, Pattern]]:
