@@ -71,7 +71,7 @@ def tanh_backward(dst, g, y):
     _times(dst, g, slope)
 
 
-def threshold_backward(dst, g, x, threshold):
+def threshold_backward(dst, x, g, threshold):
     """g where x > threshold or x is NaN, else 0."""
     low = tile_like(x, nl.uint8)
     nisa.tensor_tensor(dst=low, data1=x, data2=threshold, op=nl.less_equal)
@@ -79,7 +79,7 @@ def threshold_backward(dst, g, x, threshold):
     nisa.tensor_copy_predicated(dst=dst, src=0.0, predicate=low)
 
 
-def leaky_relu_backward(dst, g, x, slope):
+def leaky_relu_backward(dst, x, g, slope):
     """g where x > 0, else g * slope."""
     high, scaled = tile_like(x, nl.uint8), f32(x)
     nisa.tensor_scalar(dst=high, data=x, op0=nl.greater, operand0=0.0)
@@ -264,10 +264,13 @@ def _mean_of(tiles, others, rows, columns):
 
 # ---- aten ops
 
-def gradient(function, *inputs, result="grad_output"):
-    """An elementwise op of the gradient and other inputs; numbers among them are data."""
-    tensors = [n for n in inputs if n in ("self", "output", "mask")]
-    return Elementwise(function, (result, *inputs), promoted=(result, *tensors), allowed=FLOATS)
+TENSORS = ("grad_output", "self", "output")
+
+
+def gradient(function, *inputs):
+    """An elementwise op of the gradient and other inputs; numbers among them are data. A fresh result follows the first
+    input in memory."""
+    return Elementwise(function, inputs, promoted=[n for n in inputs if n in TENSORS], allowed=FLOATS)
 
 
 class GeluBackward:
@@ -275,7 +278,7 @@ class GeluBackward:
 
     def lower(self, call: Call) -> KernelCall | Decline:
         function = gelu_tanh_backward if call.get("approximate") == "tanh" else gelu_backward
-        return gradient(function, "self").lower(call)
+        return gradient(function, "grad_output", "self").lower(call)
 
 
 class DropoutBackward(Elementwise):
@@ -345,14 +348,14 @@ class LayerNormBackward:
 
 
 ROUTES = {
-    "silu_backward": gradient(silu_backward, "self"),
+    "silu_backward": gradient(silu_backward, "grad_output", "self"),
     "gelu_backward": GeluBackward(),
-    "sigmoid_backward": gradient(sigmoid_backward, "output"),
-    "tanh_backward": gradient(tanh_backward, "output"),
-    "threshold_backward": gradient(threshold_backward, "self", "threshold"),
-    "leaky_relu_backward": gradient(leaky_relu_backward, "self", "negative_slope"),
+    "sigmoid_backward": gradient(sigmoid_backward, "grad_output", "output"),
+    "tanh_backward": gradient(tanh_backward, "grad_output", "output"),
+    "threshold_backward": gradient(threshold_backward, "self", "grad_output", "threshold"),
+    "leaky_relu_backward": gradient(leaky_relu_backward, "self", "grad_output", "negative_slope"),
     "softplus": Elementwise(softplus, ("self", "beta", "threshold"), promoted=("self",), allowed=FLOATS),
-    "softplus_backward": gradient(softplus_backward, "self", "beta", "threshold"),
+    "softplus_backward": gradient(softplus_backward, "grad_output", "self", "beta", "threshold"),
     "native_dropout_backward": DropoutBackward(),
     "_softmax_backward_data": SoftmaxBackward(log=False),
     "_log_softmax_backward_data": SoftmaxBackward(log=True),

@@ -7,25 +7,31 @@ import nki.language as nl
 import torch
 
 from ..dispatch.plan import Decline, KernelCall, Reason
-from .layout import contiguous_strides
-from .rules import NUMBERS, compact, product, unsupported
+from .layout import coalesce, contiguous_strides
+from .rules import NUMBERS, compact, product, replace, unsupported
 from .shapes import settled
-from .tiling import F, P, blocks, load, pieces, store, tile, tile_like
+from .tiling import F, P, blocks, load, pieces, store, tile, tile_like, walks
 
 
 @nki.jit
+@walks("out", "index")
 def gather_rows(out, table, index):
     """out[i] = table[index[i]].
 
     Dimensions:
-        I: indices. V: rows of the table. D: elements of a row.
+        I: indices. V: rows of the table. D: elements of a row. More dimensions before I are walked one index at a time.
     Args:
-        out: HBM [I, D], written. table: HBM [V, D], rows contiguous. index: HBM [I, 1], int32 or int64, in 0 ... V - 1.
+        out: HBM [..., I, D], written. table: HBM [V, D], rows contiguous.
+        index: HBM [..., I, 1], int32 or int64, in 0 ... V - 1; any strides.
     Constraints:
         an index outside the table is an error of the DMA, reported as IndexError.
     Pseudocode:
         for each 128 indices: load them, one a partition; indirect DMA of their rows; store
     """
+    if out.ndim > 2:
+        for i in range(out.shape[0]):
+            gather_rows(out[i], table, index[i])
+        return out
     for r, n in pieces(index.shape[0], P):
         wanted, rows = tile(n, 1, index.dtype), tile(n, 1, nl.int32)
         nisa.dma_copy(dst=wanted, src=index[r:r + n])
@@ -104,10 +110,16 @@ class Rows:
             return declined
         if call.get("dim", 0) % max(table.ndim, 1) or not table.is_contiguous or not table.ndim:
             return Decline(Reason.SHAPE, f"{call.name} other than of the rows of a contiguous tensor")
-        count, width = index.numel, product(table.shape[1:])
-        wanted, seen = index.view().reshape((count, 1)), out.reshape((count, width))
-        if wanted is None or seen is None:
-            return Decline(Reason.SHAPE, f"{call.name} whose index or result does not lie evenly in memory")
+        width = product(table.shape[1:])
+        seen = out.reshape((*index.shape, width) if index.shape else (1, width))
+        if seen is None or seen.seen is None:
+            return Decline(Reason.SHAPE, f"{call.name} whose result does not lie evenly in memory")
+        *to, across = seen.seen[1]
+        shape, (to, of) = coalesce(index.shape or (1,), [to, index.strides or (1,)])
+        if not shape:
+            shape, to, of = (1,), (width,), (1,)
+        seen = replace(out, seen=((*shape, width), (*to, across)))
+        wanted = index.view((*shape, 1), (*of, 1))
         return KernelCall(gather_rows, {"table": table.view((table.shape[0], width)), "index": wanted}, [seen])
 
 
