@@ -37,9 +37,9 @@ def embedding_backward(out, g, index, left_out, shared):
     """
     zeros: dict[tuple[int, int], object] = {}
     for (o,) in blocks(out):
-        shape = tuple(o.shape)
+        shape = rows, columns = tuple(o.shape)
         if shape not in zeros:
-            zeros[shape] = tile(*shape, out.dtype)
+            zeros[shape] = tile(rows, columns, out.dtype)
             nisa.memset(dst=zeros[shape], value=0.0)
         store(o, zeros[shape])
     width = g.shape[-1]

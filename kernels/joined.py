@@ -139,9 +139,9 @@ class Roll:
         view, steps, shifts, dims = x.view(), out.strides, list(call["shifts"]), list(call.get("dims", []))
         if not dims:
             flat, target = view.reshape((x.numel,)), out.reshape((x.numel,))
-            if flat is None or target is None or target.seen is None:
+            if flat is None or target is None:
                 return Decline(Reason.SHAPE, f"{call.name} of all elements of a tensor that is not contiguous")
-            view, steps, dims = flat, target.seen[1], [0]
+            view, steps, dims = flat, target.layout[1], [0]
         by = [0] * len(view.shape)
         for d, shift in zip(dims, shifts):
             by[d] = (by[d] + shift) % view.shape[d]

@@ -6,7 +6,7 @@ import nki.isa as nisa
 import nki.language as nl
 import torch
 
-from ..dispatch.plan import Decline, KernelCall, Operand, Out, Reason, View
+from ..dispatch.plan import Decline, Item, KernelCall, Operand, Out, Reason, View
 from .layout import coalesce, contiguous_strides
 from .rules import FLOATS, replace, unsupported
 from .tiling import F, P, load, pieces, store, tile, tile_like, walks
@@ -140,7 +140,8 @@ class LayerNorm:
         seen = [replace(o, seen=((*rows, n), (*s, last))) for o, s, n, last in zip(
             outs, (out_rows, mean_rows, rstd_rows), (columns, 1, 1), (out_step, 1, 1))]
         sides = {"weight": weight, "bias": bias}
-        inputs = {"x": View(x, (*rows, columns), (*x_rows, step), 0, x.dtype), "eps": Operand(call["eps"])}
+        inputs: dict[str, Item] = {
+            "x": View(x, (*rows, columns), (*x_rows, step), 0, x.dtype), "eps": Operand(call["eps"])}
         inputs.update({name: side.view((1, columns)) for name, side in sides.items() if side is not None})
         return KernelCall(layer_norm, inputs, seen, {name: None for name, side in sides.items() if side is None})
 

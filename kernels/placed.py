@@ -12,7 +12,7 @@ from .copy import cast
 from .elementwise import repeated
 from .layout import coalesce, contiguous_strides
 from .rules import NUMBERS, operand, product, replace, torch, unsupported
-from .tiling import F, P, load, pieces, tile, walks
+from .tiling import F, P, load, pieces, tile, tile_like, walks
 
 INDICES = frozenset((torch.int32, torch.int64))
 OUTSIDE = (1 << 31) - 1         # an index that no tensor has
@@ -69,7 +69,7 @@ def gather_along(out, table, index, size, step, steps):
             for each column: indirect DMA of one element a partition
     """
     for (o, i), base in _blocks((out, index), steps, 0):
-        t, rows = tile(*o.shape, out.dtype), _positions(i, base, size, step)
+        t, rows = tile_like(o, out.dtype), _positions(i, base, size, step)
         for c in range(o.shape[1]):
             nisa.dma_copy(dst=t[:, c:c + 1], src=table.ap(
                 pattern=[[1, o.shape[0]], [1, 1]], vector_offset=rows[:, c:c + 1], indirect_dim=0))
@@ -97,7 +97,7 @@ def scatter_along(out, source, index, size, step, steps, x=None):
     if x is not None:
         nisa.dma_copy(dst=out, src=x)
     for (given, i), base in _blocks((repeated(source, index.shape), index), steps, 0):
-        t, rows = tile(*i.shape, out.dtype), _positions(i, base, size, step)
+        t, rows = tile_like(i, out.dtype), _positions(i, base, size, step)
         cast(t, load(given))
         for c in range(i.shape[1]):
             nisa.dma_copy(dst=out.ap(pattern=[[1, i.shape[0]], [1, 1]], vector_offset=rows[:, c:c + 1],

@@ -129,7 +129,7 @@ class Extreme:
             seen, (view,) = as_rows(results, [x], dim)
         if self.values:
             return KernelCall(extreme, {"x": view}, seen, {"largest": self.largest})
-        rows = seen[0].seen[0]
+        rows, _ = seen[0].layout
         scratch = Out(rows, contiguous_strides(rows), x.dtype)
         return KernelCall(extreme, {"x": view}, [scratch, seen[0]], {"largest": self.largest}, returns=[1])
 

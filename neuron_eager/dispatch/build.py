@@ -145,7 +145,7 @@ def _spec(item: Any) -> Any:
     if isinstance(item, View):
         return TensorSpec(item.shape, item.strides, as_dtype(item.dtype))
     _, out = item
-    shape, strides = out.seen or (out.shape, out.strides)
+    shape, strides = out.layout
     return TensorSpec(shape, strides, as_dtype(out.dtype))
 
 
@@ -201,7 +201,7 @@ def _disjoint(call: Call, kernel_call: KernelCall, outputs: list[Out]) -> list[t
     written = [o for o in outputs if o.into is not None]
     for n, o in enumerate(written):
         assert o.into is not None
-        shape, strides = o.seen or (o.shape, o.strides)
+        shape, strides = o.layout
         for position, view in views.items():
             if position != o.into.position:
                 same = (kernel_call.may_be_output(view.arg) and view.offset == 0 and view.dtype == o.dtype

@@ -123,9 +123,14 @@ class Out:
     into: Arg | None = None
     seen: tuple[Shape, Strides] | None = None
 
+    @property
+    def layout(self) -> tuple[Shape, Strides]:
+        """Shape and strides as the kernel sees them."""
+        return self.seen or (self.shape, self.strides)
+
     def reshape(self, shape: Sequence[int]) -> Out | None:
         """The same result, which the kernel sees under another shape; None if strides can not say it."""
-        strides = reshaped(*(self.seen or (self.shape, self.strides)), shape)
+        strides = reshaped(*self.layout, shape)
         return None if strides is None else replace(self, seen=(tuple(shape), strides))
 
     def view(self, shape: Sequence[int]) -> Out:
@@ -136,7 +141,7 @@ class Out:
         return seen
 
     def permute(self, *order: int) -> Out:
-        shape, strides = self.seen or (self.shape, self.strides)
+        shape, strides = self.layout
         return replace(self, seen=(tuple(shape[i] for i in order), tuple(strides[i] for i in order)))
 
 
