@@ -51,7 +51,8 @@ class Setting(Generic[T]):
         return self.default if text is None or text == "" else self.read(text)
 
     def __set__(self, obj: Config, value: T) -> None:
-        obj.assigned[self.name] = self.read(value) if isinstance(value, str) else value
+        """Take a value in code. It is read as the text that stands for it, so that what is allowed is the same."""
+        obj.assigned[self.name] = value if value is None and self.default is None else self.read(_text(value))
         obj.changed()
 
     def __delete__(self, obj: Config) -> None:
@@ -63,6 +64,14 @@ class Setting(Generic[T]):
             return self.parse(text.strip())
         except (ValueError, KeyError):
             raise SettingError(variable=self.variable, value=text, allowed=self.allowed) from None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def _choice(default: str, *values: str, doc: str) -> Setting[str]:
@@ -148,6 +157,10 @@ class Config:
 
     assigned: dict[str, Any]
     listeners: list[Callable[[], None]]
+
+    def __repr__(self) -> str:
+        """Every setting with its value and where that comes from."""
+        return "\n".join(f"{name:<20} {getattr(self, name)!s:<12} ({self.origin(name)})" for name in self.settings())
 
     def __setattr__(self, name: str, value: object) -> None:
         if not isinstance(getattr(type(self), name, None), Setting):
