@@ -7,6 +7,7 @@ import nki.language as nl
 import torch
 
 from ..dispatch.plan import Decline, KernelCall, Reason
+from .indexed import TakeRows
 from .layout import coalesce, contiguous_strides
 from .rules import NUMBERS, compact, product, replace, unsupported
 from .shapes import settled
@@ -132,7 +133,7 @@ class Index:
         x, indices, out = call["self"], call["indices"], call.outputs[0]
         integers = frozenset((torch.int32, torch.int64))
         if None in indices or len(indices) != x.ndim:
-            return Decline(Reason.NO_KERNEL, "index.Tensor of some of the dimensions only")
+            return TakeRows().lower(call)
         declined = unsupported([x], NUMBERS, call.name) or unsupported(indices, integers, f"an index of {call.name}")
         if declined:
             return declined

@@ -133,3 +133,36 @@ def test_an_index_outside(kernels_only):
     torch.arange(20, dtype=torch.int32).reshape(5, 4).t() % 7], ids=("cut", "expanded", "number", "transposed"))
 def test_embedding_by_an_index_of_any_layout(index, executor, check, samples):
     check(torch.nn.functional.embedding, index, samples.make((7, 10)))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int64, torch.bool), ids=str)
+def test_rows_by_index(dtype, executor, check, samples):
+    def at(*values):
+        return torch.tensor(values)
+    x = samples.make((6, 5, 4, 3), dtype)
+    for indices in ([at(3, 1, -1)], [None, at(3, 1)], [None, None, at([3, 1], [0, -4])], [at(3, 1), at(4, -1)],
+                    [at([3], [1]), at(4, 1, 0)], [None, at(1, 2), at(3, 0)], [torch.tensor(2)],
+                    [at(3, 1), at(4, -1), at(1, 1), at(0, 2)]):
+        check(aten.index.Tensor, x, indices)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int64, torch.bool), ids=str)
+def test_rows_put_by_index(dtype, executor, check, samples):
+    def new(*shape, seed=1):
+        return samples.make(shape, dtype, seed=seed)
+    def put(target, values, *indices):
+        aten._index_put_impl_(target, list(indices), values)
+    x = new(6, 5, 4, 3, seed=0)
+    check.written(put, x, new(3, 5, 4, 3), torch.tensor([3, 1, -1]))
+    check.written(put, x, new(), torch.tensor([3, 1]))
+    check.written(put, x, new(6, 2, 4, 3), None, torch.tensor([3, 1]))
+    check.written(put, x, new(6, 2, 5, 3).transpose(1, 2), None, None, torch.tensor([3, 1]))
+    check.written(put, new(64, seed=0), new(64), torch.arange(64) * 5 % 64)
+    check(aten.index_put, x, [torch.tensor([3, 1]), torch.tensor([4, -1])], new(2, 4, 3))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_rows_added_by_index(dtype, executor, check, samples):
+    x, index = samples.make((32, 24), dtype), torch.arange(150) ** 2 % 31 - 3
+    check(aten.index_put, x, [index], samples.make((150, 24), dtype, seed=1), True, rtol=1e-5)
+    check.written(lambda t, i, v: t.index_put_((i,), v, True), x, index[:4], samples.make((4, 24), dtype, seed=1))
