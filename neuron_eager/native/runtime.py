@@ -115,7 +115,8 @@ class Runtime:
         self.to_cpu: Callable[[torch.Tensor], torch.Tensor] = self._builtin("to_cpu_call", self._cpu_slow)
         self.empty_cache: Callable[[], None] = self._builtin("empty_cache", None, NOARGS)
         self.dtypes = _Dtypes(self)
-        self._check()
+        with torch.inference_mode(False):       # tensors made in inference mode lack keys that plain ones have
+            self._check()
 
     def _builtin(self, symbol: str, slow: Callable[..., Any] | None, flags: int = FASTCALL) -> Callable[..., Any]:
         own = cells(self.address, id(immortal(slow)))

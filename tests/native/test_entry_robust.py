@@ -198,6 +198,12 @@ def test_the_setting_turns_it_off(rt):
     assert runtime_module.runtime() is rt
 
 
+def test_a_runtime_made_in_inference_mode_takes_ordinary_tensors(rt):
+    with torch.inference_mode():
+        made = runtime_module.Runtime()
+    assert made.to_cpu(torch.ones(3, device="neuron")).tolist() == [1, 1, 1]
+
+
 def test_no_exchange_api(monkeypatch):
     monkeypatch.delattr(torch._C, "_dlpack_exchange_api")
     with pytest.raises(Unavailable, match="_dlpack_exchange_api"):
