@@ -47,7 +47,7 @@ def extreme(values, indices, x, largest):
                 nisa.tensor_tensor(dst=best, data1=best, data2=part, op=nl.maximum if largest else nl.minimum)
         at, position = tile(n, 1, nl.float32), tile(n, 1, nl.float32)
         for i, (c, w) in enumerate(chunks):
-            _first(position if i else at, load(x[r:r + n, c:c + w], number), best, c, columns)
+            first_of(position if i else at, load(x[r:r + n, c:c + w], number), best, c, columns)
             if i:
                 nisa.tensor_tensor(dst=at, data1=at, data2=position, op=nl.minimum)
         for out, result in ((values, best), (indices, at)):
@@ -57,8 +57,11 @@ def extreme(values, indices, x, largest):
     return values, indices
 
 
-def _first(dst, t, best, start, missing):
-    """dst [n, 1] = the first column of t that equals `best` or is NaN, counted from `start`; else `missing`."""
+def first_of(dst, t, best, start, missing, left=None):
+    """dst [n, 1] = the first column of t that equals `best` or is NaN, counted from `start`; else `missing`.
+
+    left: uint8 tile; columns where it is 0 do not count.
+    """
     rows, columns = t.shape
     column, away = tile(rows, columns, nl.float32), tile(rows, columns, t.dtype)
     nisa.iota(dst=column, pattern=[[1, columns]], offset=start, channel_multiplier=0)
@@ -70,6 +73,11 @@ def _first(dst, t, best, start, missing):
     far = tile(rows, columns, nl.float32)
     nisa.tensor_scalar(dst=far, data=away, op0=nl.multiply, operand0=missing)
     nisa.tensor_tensor(dst=column, data1=column, data2=far, op=nl.maximum)
+    if left is not None:
+        counted = tile(rows, columns, nl.float32)
+        nisa.memset(dst=counted, value=float(missing))
+        nisa.tensor_copy_predicated(dst=counted, src=column, predicate=left)
+        column = counted
     nisa.tensor_reduce(dst=dst, op=nl.minimum, data=column, axis=1)
 
 

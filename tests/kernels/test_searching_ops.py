@@ -88,3 +88,38 @@ def test_running_sum_in_place(executor, check, samples):
     check.written(lambda t: t.cumsum_(0), samples.make((4, 5), torch.int64))
     nan = torch.tensor([1.0, math.inf, 2.0, -math.inf, 3.0, math.nan])
     check(torch.cumsum, nan, 0)
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.uint8, torch.bool), ids=str)
+def test_sort(dtype, executor, check, samples):
+    for shape in ((7,), (5, 13), (2, 3, 40)):
+        x = samples.make(shape, dtype, -3, 3)
+        check(torch.sort, x, stable=True)
+        check(torch.sort, x, stable=True, descending=True)
+    check(torch.sort, samples.make((), dtype), stable=True)
+    check(torch.sort, samples.make((4, 20), dtype)[:, ::2], stable=True)
+
+
+def test_sort_of_several_tiles(executor, check, samples):
+    check(torch.sort, samples.make((1, 2200), torch.int64, -1000, 1000), stable=True)
+    check(torch.sort, torch.tensor([2**62 + 1, 2**62, -2**62, 2**62 + 1]), stable=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_order_of_what_is_not_finite(dtype, executor, check):
+    nan, inf = math.nan, math.inf
+    x = torch.tensor([[1, nan, 3, nan, 2], [inf, -inf, 2, inf, -inf], [-inf] * 5, [3, 3, 1, 1, 0]], dtype=dtype)
+    check(torch.sort, x, stable=True)
+    check(torch.sort, x, stable=True, descending=True)
+    check(lambda t: torch.topk(t, 5).values, x)
+    check(torch.topk, x[:1, [0, 1, 2, 4]], 3)
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.uint8), ids=str)
+def test_largest_elements(dtype, executor, check, samples):
+    x = (torch.arange(140)[:, None] * 7 + torch.arange(40) * 11) % 41
+    x = x.to(dtype)
+    check(torch.topk, x, 3)
+    check(torch.topk, x, 12)
+    check(torch.topk, x.t(), 4, 0)
+    check(torch.topk, x[:5, None], 1)
