@@ -79,6 +79,8 @@ def lower(program: Program) -> Lowered:
         return lower_whole(program)
     except Bail as reason:
         first = str(reason)
+    except RecursionError:
+        first = "values that depend on each other in a chain longer than Python's stack"
     try:
         return lower_regions(program, first)
     except Bail as reason:

@@ -13,7 +13,7 @@ lane kind says in what form one element is computed:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from ..nki.dtypes import ALL
@@ -63,18 +63,25 @@ def nodes(roots: Iterable[V], cut: Container[int] = (), stop: Callable[[V], bool
     """Every node under `roots`, arguments before users; none below those in `cut` or where `stop` says so."""
     seen: set[int] = set()
     out: list[V] = []
+    open_: list[tuple[V, Iterator[V]]] = []  # no recursion: a graph may be as deep as its program is long
 
-    def visit(v: V) -> None:
+    def enter(v: V) -> None:
         seen.add(v.id)
-        if v.id not in cut and not (stop is not None and stop(v)):
-            for a in v.args:
-                if a.id not in seen:
-                    visit(a)
-        out.append(v)
+        ends = v.id in cut or stop is not None and stop(v)
+        open_.append((v, iter(() if ends else v.args)))
 
     for r in roots:
-        if r.id not in seen:
-            visit(r)
+        if r.id in seen:
+            continue
+        enter(r)
+        while open_:
+            v, rest = open_[-1]
+            a = next((a for a in rest if a.id not in seen), None)
+            if a is None:
+                out.append(v)
+                open_.pop()
+            else:
+                enter(a)
     return out
 
 
