@@ -123,3 +123,27 @@ def test_largest_elements(dtype, executor, check, samples):
     check(torch.topk, x, 12)
     check(torch.topk, x.t(), 4, 0)
     check(torch.topk, x[:5, None], 1)
+
+
+@pytest.mark.parametrize("divisor", (1, 2, 3, 8, 12, 7, 100))
+def test_integers_divided(divisor, executor, check):
+    edges = torch.tensor([0, 1, -1, 7, -7, 8, -8, 2**62, -2**62, 2**63 - 1, -2**63, 12345, -999])
+    check(torch.floor_divide, edges, divisor)
+    for dtype in (torch.int32, torch.int8):
+        check(torch.floor_divide, torch.arange(-100, 100, dtype=dtype), divisor)
+    check(torch.floor_divide, torch.arange(250, dtype=torch.uint8), divisor)
+    check.written(lambda t: t.floor_divide_(divisor), torch.arange(24).reshape(4, 6).t())
+
+
+def test_a_division_by_zero_is_the_cpus_error():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        torch.arange(4, device="neuron") // 0
+
+
+@pytest.mark.parametrize("dtype", INTEGERS[:2], ids=str)
+def test_integers_counted(dtype, executor):
+    for bins, low in ((8, 0), (200, -5)):
+        x = (torch.arange(2500) ** 2 % 211 - 3).to(dtype)
+        got = torch.histc(x.to("neuron"), bins, low, low + bins - 1)
+        expected = torch.histc(x.double(), bins, low, low + bins - 1).to(dtype)
+        assert got.dtype is dtype and torch.equal(got.cpu(), expected)
