@@ -34,11 +34,11 @@ def register() -> None:
     logs.apply()
     taken = set(torch._C._dispatch_get_registrations_for_dispatch_key(KEY))
     served = {*torch._C._dispatch_get_registrations_for_dispatch_key("CPU"), *special.ON_CPU, *COMPOSITES} - taken
-    for name in served:
+    for name in served - special.BEHIND_AUTOGRAD:
         if name.startswith("aten::"):
             install(name, _first_call(name))
     for name, function in special.DECOMPOSED.items():
-        install(name, function, AUTOGRAD)
+        install(name, function, KEY if name in special.BEHIND_AUTOGRAD else AUTOGRAD)
     _library("_").fallback(KEY, untraced(_boxed), False)
     for key, (kind, ops) in special.REFUSED_LAYOUTS.items():
         for name in ops:

@@ -109,9 +109,19 @@ def copies(entry: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     return copy_from
 
 
-# ---- attention
+# ---- dropout
 
-def fused_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
+def native_dropout(input: Tensor, p: float, train: bool | None = None) -> tuple[Tensor, Tensor]:
+    """The op has no generator argument, so the CPU's kernel would draw from the CPU's stream. The mask comes from the
+    device's generator here, and is the one that the CPU would draw from that."""
+    if train is False:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(1 - p)
+    return input.mul(mask).mul_(0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+# ---- attention
+_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
                     is_causal: bool = False, return_debug_mask: bool = False, *,
                     scale: float | None = None) -> tuple[Any, ...]:
     output, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu.default(
@@ -194,10 +204,12 @@ IN_FRONT: dict[str, Callable[[Callable[[], Callable[..., Any]]], Callable[..., A
     "aten::_copy_from": copies,
 }
 
-# Compositions of our own, in place of PyTorch's.
+# Compositions of our own, in place of PyTorch's: before autograd, or, for an op with a formula of its own, behind it.
 DECOMPOSED: dict[str, Callable[..., Any]] = {
     "aten::scaled_dot_product_attention": attention,
+    "aten::native_dropout": native_dropout,
 }
+BEHIND_AUTOGRAD = frozenset(("aten::native_dropout",))
 
 # Layouts that the device does not have, by dispatch key: what to call them in the error, and the ops with which tensors
 # of that layout are made or first used. (A fallback for the whole key would take 4 ms of every import.)
