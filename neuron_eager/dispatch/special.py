@@ -121,7 +121,8 @@ def native_dropout(input: Tensor, p: float, train: bool | None = None) -> tuple[
 
 
 # ---- attention
-_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0,
                     is_causal: bool = False, return_debug_mask: bool = False, *,
                     scale: float | None = None) -> tuple[Any, ...]:
     output, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu.default(
