@@ -116,7 +116,8 @@ def measure(kernel: Any, specs: dict[str, Any], constants: dict[str, Any]) -> di
     times = compiled.times
     parts = {"trace": traced, "lift": times["lift"], "build": times.get("build", 0.0),
              "code": times.get("parse", 0.0) + times.get("codegen", 0.0), "load": times.get("load", 0.0)}
-    return {**parts, "sum": sum(parts.values()), "store": max(0.0, whole - sum(parts.values())), "cold": whole, "warm": warm,
+    total = sum(parts.values())
+    return {**parts, "sum": total, "store": max(0.0, whole - total), "cold": whole, "warm": warm,
             "instructions": len(program.instrs)}
 
 
@@ -160,7 +161,8 @@ def report(processes: bool) -> None:
         print(f"{name:14} {found['instructions']:6.0f} " + " ".join(f"{found[c]:7.1f}" for c in columns), flush=True)
     print(f"{'median':14} {'':6} " + " ".join(f"{statistics.median(f[c] for f in every):7.1f}" for c in columns))
     found = measure(long_kernel, {"x": TensorSpec.contiguous((128, 64), "float32")}, {"steps": 10_000})
-    print(f"{'10^4 in a row':14} {found['instructions']:6.0f} " + " ".join(f"{found[c]:7.1f}" for c in columns))
+    print(f"{'10^4 in a row':14} {found['instructions']:6.0f} "
+          + " ".join(f"{found[c]:7.1f}" for c in columns))
     if processes:
         with tempfile.TemporaryDirectory() as place:
             for which in ("first process", "second process"):
