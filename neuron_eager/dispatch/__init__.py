@@ -4,6 +4,7 @@ routes      the table, `register_kernel`
 call        one call: key → dict → run; the decision on a miss
 plan        what a kernel family sees and answers
 build       KernelCall → something that runs
+functions   Python functions as kernels
 fallback    the CPU fallback, generated per op
 special     ops that PyTorch routes specially for a device of its own
 tracking    what ran; report: as a table

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ..config import config
-from ..errors import FallbackError, Float64Error, KernelTypeError
-from . import fallback, tracking
+from ..errors import FallbackError, Float64Error
+from . import fallback, functions, routes, tracking
 from .host import Number
 from .reasons import Decline, Reason
 from .routes import FunctionRule, Route
@@ -65,7 +65,8 @@ def fallback_entry(op: OpOverload) -> Callable[..., Any]:
         record = records.get(key)
         if record is None:
             decline = _forced(sig.name) or Decline(Reason.NO_KERNEL)
-            record = tracking.add(records, key, fallback_record(op, values, decline))
+            scattered = _on_other_device(sig, values) is not None
+            record = tracking.add(records, key, fallback_record(op, values, decline, doubtful=scattered))
         return record
 
     keys = [_shape_source(p, p is not held[0]) for p in held]
@@ -123,14 +124,18 @@ def _entry(sig: Signature, keys: list[str], head: str, names: dict[str, Any], re
 def attended(record: Record, /, *args: Any, **kwargs: Any) -> Any:
     """A call while something is watched: refuse a fallback where it is an error, take the time in a scope."""
     watch.refresh()
-    if watch.strict and record.route == "fallback":
-        raise FallbackError(op=record.name, reason=record.why, arguments=record.arguments,
-                            place=tracking.user_place() or "unknown", next_step=next_step(record))
+    if watch.strict and record.route == "fallback" and not isinstance(record.run, Doubtful):
+        raise refused(record)
     if not watch.scopes:
         result = record.run(*args, **kwargs)
         record.calls += 1
         return result
     return tracking.timed(record, args, kwargs)
+
+
+def refused(record: Record) -> FallbackError:
+    return FallbackError(op=record.name, reason=record.why, arguments=record.arguments,
+                         place=tracking.user_place() or "unknown", next_step=next_step(record))
 
 
 # ---- the decision, on a miss
@@ -152,7 +157,10 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
         record.calls -= 1       # its caller counts it as a kernel's
         return attended(elsewhere[0], *args, **kwargs)
 
-    decline = _forced(name) or _on_other_device(sig, values) or _policy(name, values) or _asked(sig, route, values)
+    scattered = _on_other_device(sig, values)
+    if scattered is not None:
+        return fallback_record(op, values, scattered, doubtful=True)
+    decline = _forced(name) or _policy(name, values) or _asked(sig, route, values)
     plan = None
     if decline is None and not isinstance(route.rule, FunctionRule):
         assert route.rule is not None
@@ -163,17 +171,16 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             if _from_pytorch(error):
                 # PyTorch refuses the call: its CPU kernel says so in its own words
-                return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]))
+                return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]), doubtful=True)
             if isinstance(error, TypeError):
-                arguments = ", ".join(f"{n}={_shown(v)}" for n, v in values.items())
-                raise KernelTypeError(op=name, arguments=arguments, detail=str(error)) from error
+                raise functions.type_error(name, values, error) from error
             raise
         finally:
             call.release()
         decline, plan = (found, None) if isinstance(found, Decline) else (None, found)
     if decline is not None:
         return fallback_record(op, values, decline)
-    run = route.rule.function if isinstance(route.rule, FunctionRule) else plan.run       # type: ignore[union-attr]
+    run = functions.checked(sig, route.rule.function) if isinstance(route.rule, FunctionRule) else plan.run  # type: ignore[union-attr]
     record = Record(name, "kernel", run, _tensors(values), why=route.why)
     record.plan = plan
     if plan is not None:
@@ -182,21 +189,40 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
     return record
 
 
-def _shown(value: Any) -> str:
-    return tracking.describe([value.dtype], [value.shape]) if isinstance(value, torch.Tensor) else repr(value)
+class Doubtful:
+    """The fallback of a call that PyTorch probably refuses: nothing is said of it before it has succeeded once."""
+
+    def __init__(self, record: Record, run: Callable[..., Any]):
+        self.record, self.run = record, run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.run(*args, **kwargs)
+        self.record.run = self.run
+        if watch.strict:
+            raise refused(self.record)
+        announce(self.record)
+        return result
 
 
-def fallback_record(op: OpOverload, values: Mapping[str, Any], decline: Decline) -> Record:
+def fallback_record(op: OpOverload, values: Mapping[str, Any], decline: Decline, doubtful: bool = False) -> Record:
     numbers = any(p.type == "Tensor" and isinstance(values[p.name], Number) for p in signature(op).parameters)
     run = fallback.runner(op, numbers)
     record = Record(op._name, "fallback", run, _tensors(values), decline.reason, decline.detail)
-    announce(record)
+    if doubtful:
+        record.run = Doubtful(record, run)
+    else:
+        announce(record)
     return record
 
 
 def _forced(name: str) -> Decline | None:
     forced = config.force_cpu
     if forced:
+        for unseen in forced - _named:
+            _named.add(unseen)
+            wrong = routes.unknown(unseen)
+            if wrong is not None:
+                log.warning("NEURON_EAGER_FORCE_CPU: %s", wrong)
         packet = name.partition(".")[0]
         forms = {form for n in (name, packet) for form in (n, n.replace("::", "."), n.removeprefix("aten::"))}
         if forms & forced:
@@ -262,6 +288,7 @@ def _executor() -> Any:
 
 
 _said: set[tuple[str, str]] = set()
+_named: set[str] = set()            # names in `config.force_cpu` that were looked up
 _clears: list[Callable[[], None]] = []
 
 

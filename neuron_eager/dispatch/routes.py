@@ -50,6 +50,7 @@ class Route:
 
 
 _kernels: dict[OpOverload, Route] = {}
+_replaced: dict[OpOverload, Route | None] = {}      # the package's own kernel, where `register_kernel` took its place
 _loaders: dict[str, Callable[[], None]] = {}        # op name -> what registers its kernel, run at the op's first use
 _provided: list[Callable[[str], None]] = []         # called when an op has been provided for
 _changed: list[Callable[[OpOverload], None]] = []   # called when an op's route changes
@@ -77,7 +78,7 @@ def resolve(op: OpOverload | torch._ops.OpOverloadPacket | str) -> OpOverload:
         return overload
     except (AttributeError, RuntimeError):      # no such op, or one that only TorchScript knows
         pass
-    raise UnknownOpError(op=str(op), nearest=_nearest(name))
+    raise UnknownOpError(op=str(op), nearest=nearest(name))
 
 
 def _is_aten(name: str) -> bool:
@@ -85,12 +86,23 @@ def _is_aten(name: str) -> bool:
     return hasattr(torch.ops.aten, name.partition(".")[0]) and name.partition(".")[0] != "aten"
 
 
-def _nearest(name: str) -> str:
+def nearest(name: str) -> str:
     packet = name.partition(".")[0]
     every = torch._C._dispatch_get_all_op_names()
     same = [n for n in every if n.partition(".")[0] == packet]
     close = same or difflib.get_close_matches(name, every, n=3)
     return f" (there is {', '.join(sorted(close)[:8])})" if close else ""
+
+
+def unknown(name: str) -> str | None:
+    """What is said of a name that is neither an op's nor a packet's; None if it is one. As in `config.force_cpu`."""
+    try:
+        resolve(name)
+    except UnknownOpError as error:
+        namespace, _, packet = name.replace("::", ".").rpartition(".")
+        home = getattr(torch.ops, namespace or "aten")
+        return None if packet in dir(home) or hasattr(home, packet) else str(error)
+    return None
 
 
 # ---- the table
@@ -100,7 +112,7 @@ def load_kernels() -> None:
     """Enter the kernels of this package, at the first op: importing them takes longer than importing the package."""
     from .. import kernels
     for op, rule in kernels.served():
-        _kernels.setdefault(op, Route(Kind.KERNEL, f"kernel {_label(rule)}", rule, rule))
+        _kernels.setdefault(op, Route(Kind.KERNEL, f"a kernel, by the rule {_label(rule)}", rule, rule))
 
 
 def route(op: OpOverload) -> Route:
@@ -155,6 +167,8 @@ def register_kernel(op: OpOverload | torch._ops.OpOverloadPacket | str, kernel: 
     for name, function in (("can_run", can_run), ("reference", reference)):
         if function is not None:
             _check_signature(overload, function, name)
+    route(overload)         # enters the package's own kernel
+    _replaced.setdefault(overload, _kernels.get(overload))
     _set(overload, Route(Kind.KERNEL, f"kernel {_label(kernel)}", kernel, rule, can_run, reference))
 
 
@@ -175,7 +189,10 @@ def provide(ops: Iterable[str], load: Callable[[], None]) -> None:
 def unregister_kernel(op: OpOverload | torch._ops.OpOverloadPacket | str) -> None:
     """Take a registered kernel back: the op takes the route it would have without."""
     overload = resolve(op)
-    if _kernels.pop(overload, None) is not None:
+    gone, own = _kernels.pop(overload, None), _replaced.pop(overload, None)
+    if own is not None:
+        _kernels[overload] = own
+    if gone is not None:
         _notify(overload)
 
 
@@ -288,6 +305,9 @@ def _count(least: int, most: int) -> str:
 
 
 def _label(kernel: Any) -> str:
+    """module.name of a kernel or function; of a rule its class, and what it maps over elements if it says so."""
     name = getattr(kernel, "__qualname__", None) or getattr(kernel, "name", None) or type(kernel).__qualname__
+    function = getattr(kernel, "function", None) if hasattr(kernel, "lower") else None
+    of = "" if function is None else f"({getattr(function, '__name__', function)})"
     module = getattr(kernel, "__module__", None)
-    return f"{module}.{name}" if module else str(name)
+    return f"{module}.{name}{of}" if module else f"{name}{of}"

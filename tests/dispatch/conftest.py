@@ -33,6 +33,7 @@ def clean(monkeypatch, tmp_path):
                 routes._set(op, kernels[op])
             else:
                 routes._notify(op)
+    routes._replaced.clear()
     routes._loaders.clear()
     routes._loaders.update(loaders)
     config.assigned.clear()
