@@ -1,13 +1,14 @@
 """Rows taken or put by index tensors: x[i], x[:, i], x[i, j] and the assignments to them."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from ..dispatch.plan import Arg, Call, Decline, KernelCall, Out, Reason, View
+from ..dispatch.plan import Arg, Call, Decline, Item, KernelCall, Out, Reason, View
 from .attention_training import turned
 from .layout import broadcast_strides, coalesce, contiguous_strides
 from .matmul import N
@@ -254,11 +255,11 @@ class PutRows:
         if not shape:
             shape, of_values, of = (1,), (1,), [(1,)] * len(of)
         source = View(values, (*outer, *shape, inner), (*of_outer, *of_values, *(of_inner or (1,))), 0, values.dtype)
-        inputs = {"values": source, "indices": tuple(View(i, (*shape, 1), (*s, 1), 0, i.dtype)
-                                                     for i, s in zip(place.indices, of))}
+        inputs: dict[str, Item | Sequence[Item]] = {
+            "values": source,
+            "indices": tuple(View(i, (*shape, 1), (*s, 1), 0, i.dtype) for i, s in zip(place.indices, of))}
         constants = {"sizes": place.sizes, "steps": place.steps}
-        seen = out.reshape((*outer, height, inner))
-        assert seen is not None
+        seen = out.view((*outer, height, inner))
         if call.get("accumulate", False):
             if outer or x.dtype not in FLOATS or height * shape[0] > MOST_EQUAL or inner > 1 and 0 in of_inner:
                 return Decline(Reason.SHAPE, f"{call.name} that adds integers, too many rows, one value to many "

@@ -10,7 +10,7 @@ from .layout import contiguous_strides
 from .rowwise import as_rows
 from .rules import INTEGERS, NUMBERS, replace, unsupported
 from .search import MOST, first_of
-from .tiling import F, P, load, pieces, store, tile, walks
+from .tiling import F, P, load, pieces, store, tile, tile_like, walks
 
 LONGEST = 8192              # elements that are sorted: each is compared with each
 DEEPEST = 64                # largest elements found one after another
@@ -61,7 +61,7 @@ def _number(x):
 def _as(t, dtype):
     if t.dtype == dtype:
         return t
-    wide = tile(*t.shape, dtype)
+    wide = tile_like(t, dtype)
     nisa.tensor_copy(dst=wide, src=t)
     return wide
 
