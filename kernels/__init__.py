@@ -12,7 +12,7 @@ from typing import Any
 FAMILIES = (
     "pointwise", "copy", "softmax", "norm", "reduce", "matmul", "attention", "index", "backward", "loss", "joined",
     "attention_training", "embedding", "search", "scan", "placed",
-    "indexed", "order", "integers",
+    "indexed", "order", "integers", "convolution",
 )
 
 # Ops that PyTorch composes of others unless a device registers them itself; served here because one kernel is faster.

@@ -184,6 +184,23 @@ def test_attention_is_recorded_as_one_op(kernels_only):
     assert "aten::_scaled_dot_product_flash_attention_for_cpu_backward" in ran
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("sizes", [(2, 130, 9, 4, 3, 1), (3, 7, 30, 3, 2, 2), (2, 4, 3, 4, 3, 1)], ids=str)
+def test_depthwise_convolution(sizes, dtype, executor, check, samples):
+    batch, channels, length, taps, padding, dilation = sizes
+    x, weight = samples.make((batch, channels, length), dtype), samples.make((channels, 1, taps), dtype, -1, 1, seed=1)
+    bias = samples.make((channels,), dtype, seed=2)
+    options = {"padding": padding, "dilation": dilation, "groups": channels}
+    check(nn.functional.conv1d, x, weight, bias, **options, rtol=1e-5)
+    check(nn.functional.conv1d, x.transpose(1, 2).contiguous().transpose(1, 2), weight, None, **options, rtol=1e-5)
+    g = samples.make(nn.functional.conv1d(x, weight, None, **options).shape, dtype, seed=3)
+    def backward(g, x, weight, mask):
+        return [t for t in aten.convolution_backward(g, x, weight, [channels], [1], [padding], [dilation], False, [0],
+                                                     channels, mask) if t is not None]
+    check(backward, g, x, weight, [True, True, True], rtol=1e-4)
+    check(backward, g, x, weight, [False, True, False], rtol=1e-4)
+
+
 def network() -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, activation="gelu", batch_first=True)
