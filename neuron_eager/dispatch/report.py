@@ -23,7 +23,7 @@ class Row:
     shapes: tuple[tuple[int, ...], ...] = ()
     seconds: float | None = None    # of the calls that were timed; None if none was
     nbytes: int = 0                 # of all calls' tensor arguments
-    reason: str = ""
+    reason: str = ""                # of a fallback; of a kernel that is interpreted, why
     place: str = ""                 # file:line of the user's code that first called it
 
     @property
@@ -49,7 +49,7 @@ class OpReport:
     def _read(self) -> list[Row]:
         rows = [
             Row(r.name, r.route, calls, tuple(str(d).removeprefix("torch.") for d in r.dtypes), r.shapes,
-                seconds if timed_calls else None, calls * r.nbytes, r.why if r.route == "fallback" else "", r.place)
+                seconds if timed_calls else None, calls * r.nbytes, _reason(r), r.place)
             for r, calls, timed_calls, seconds in self._records() if calls > 0]
         rows += [Row(name, "view", calls) for name, calls in self._views().items() if calls > 0]
         return sorted(rows, key=lambda r: (-(r.seconds or 0.0), -r.calls, r.op))
@@ -132,6 +132,13 @@ class OpReport:
         for row, line in zip(self.by_op(), self._cells(self.by_op())):
             table.add_row(*line, style=colour[row.route])
         return table
+
+
+def _reason(record: Record) -> str:
+    if record.route == "fallback":
+        return record.why
+    executable = None if record.plan is None else record.plan.executable
+    return "" if executable is None else executable.note or ""
 
 
 def _short(place: str) -> str:

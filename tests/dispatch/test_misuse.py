@@ -104,3 +104,11 @@ class TestExplain:
     def test_refuses_arguments_that_are_not_the_op_s(self, args, kwargs):
         with pytest.raises(TypeError, match="aten::add.Tensor takes self, other, alpha"):
             neuron_eager.explain("aten::add.Tensor", *args, **kwargs)
+
+
+def test_the_report_says_that_a_kernel_is_interpreted():
+    x = torch.ones(3).to("neuron")
+    with neuron_eager.config.override(executor="interpreter"), neuron_eager.track_ops() as ops:
+        torch.exp(x)
+    assert [(row.op, row.route) for row in ops] == [("aten::exp", "kernel")]
+    assert ops.rows[0].reason.startswith("interpreted")
