@@ -37,7 +37,7 @@ class Gelu(Elementwise):
 class PowerOfConstant(Elementwise):
     """x ** number. The exponent is a part of the key: each common one has its own instruction.
 
-    The CPU takes 16-bit floats to a power of +-0.5 by pow and others by sqrt, which differ for -inf and -0.0.
+    The CPU takes float16 to a power of +-0.5 by pow and others by sqrt, which differ for -inf and -0.0.
     """
 
     FUNCTIONS = {2.0: nl.square, 0.5: nl.sqrt, -0.5: nl.rsqrt, -1.0: nl.reciprocal, 1.0: nl.copy}
@@ -50,7 +50,7 @@ class PowerOfConstant(Elementwise):
     def lower(self, call):
         exponent = call["exponent"]
         function = self.FUNCTIONS.get(exponent) if isinstance(exponent, (int, float)) else None
-        if call["self"].dtype.itemsize == 2:
+        if call["self"].dtype is torch.float16:
             function = self.EXACT.get(exponent, function)
         if function is not None:
             return Elementwise(function, ("self",), allowed=FLOATS).lower(call)

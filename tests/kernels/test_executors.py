@@ -219,3 +219,16 @@ def test_the_setting_chooses():
         current()
 
 
+
+
+def test_other_row_counts_compile_nothing(kernels_only):
+    def step(rows):
+        x = torch.ones(rows, 24, device="neuron")
+        y = torch.softmax(torch.nn.functional.gelu(x + 1) * 0.5, -1)
+        return torch.nn.functional.layer_norm(y @ y.t()[:, :3], (3,)).sum(1)
+    for rows in (4, 100, 300):
+        step(rows)
+    with opcache.count_compiles() as count:
+        for rows in (7, 90, 260, 301, 515):
+            step(rows)
+    assert count.compiles == 0, [r.op for r in count.records]
