@@ -1,6 +1,6 @@
 """Native code == interpreter on random tile programs, lifted whole and cut into regions.
 
-NEURON_EAGER_TEST_PROGRAMS sets how many are made (issue-sized sweeps use 5000).
+NEURON_EAGER_TEST_PROGRAMS sets how many are made (a sweep uses 5000).
 """
 from __future__ import annotations
 
