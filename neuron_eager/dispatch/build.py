@@ -24,6 +24,7 @@ from ..device import memory
 from ..errors import KernelResultError
 from .plan import Arg, Call, Decline, KernelCall, Number, Operand, Out, Reason, Shape, Strides, View, contiguous
 from .schema import Signature
+from .tracking import describe
 
 _Pointer = ctypes.c_void_p
 _SLOTS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int64": ctypes.c_int64}
@@ -76,24 +77,23 @@ def build(call: Call, kernel_call: KernelCall, executor: Any, other_way: Callabl
     items, specs = _items(kernel_call, outputs)
     sources = [_source(item, call) for item in items]
     executable = None
-    fresh: Sequence[Any] = ()
-    if all(o.shape and 0 in o.shape for o in outputs) and outputs:
-        pass                                    # nothing to compute
-    else:
+    if not (outputs and all(o.shape and 0 in o.shape for o in outputs)):       # else there is nothing to compute
         token = executors.served.set(call.name)
         try:
             executable = executor.compile(kernel_call.kernel, specs, dict(kernel_call.constants))
+        except Exception as error:
+            arguments = ", ".join(f"{a.name} {describe([a.dtype], [a.shape])}" for a in call.tensors)
+            error.add_note(f"in kernel {_name(kernel_call.kernel)} for {call.name}({arguments})")
+            raise
         finally:
             executors.served.reset(token)
-        fresh = executable.outputs
-    if fresh:
-        if outputs:
+        if outputs and executable.outputs:
             raise KernelResultError(
                 kernel=_name(kernel_call.kernel), op=call.name,
                 detail="it returns new tensors beside the outputs it was given; return those, or declare no outputs")
-        outputs = [_fresh(call, kernel_call, i, spec) for i, spec in enumerate(fresh)]
-        results = list(range(len(outputs)))
-        sources += [Source("output", index=i) for i in range(len(outputs))]
+        if not outputs:
+            outputs, results = _returned(call, kernel_call, executable, items)
+            sources += [Source("output", index=i) for i, o in enumerate(outputs) if o.into is None]
     plan = Plan(call, kernel_call, executable, sources, outputs, results, _disjoint(call, kernel_call, outputs))
     plan.run = _bind(plan, other_way)
     return plan
@@ -166,6 +166,35 @@ def _source(item: Any, call: Call) -> Source:
 def _element(call: Call, arg: Arg) -> int | None:
     value = call[arg.name]
     return next(i for i, a in enumerate(value) if a is arg) if isinstance(value, list) else None
+
+
+def _returned(call: Call, kernel_call: KernelCall, executable: Any,
+              items: list[Any]) -> tuple[list[Out], list[int | None]]:
+    """Outputs and results of a kernel that was given no outputs: new tensors, or arguments that the op writes."""
+    wanted, returned = call.signature.results, executable.results
+    if len(wanted) != len(returned) and all(r.kind != "tensors" for r in wanted):
+        raise KernelResultError(kernel=_name(kernel_call.kernel), op=call.name, detail=(
+            f"the number of tensors it returns is {len(returned)}, and of results that the op has {len(wanted)}"))
+    outputs: list[Out] = []
+    where: dict[int, int] = {}
+    for i, pointer in enumerate(returned):
+        if pointer in where:
+            raise KernelResultError(kernel=_name(kernel_call.kernel), op=call.name,
+                                    detail="it returns one tensor twice; results are tensors of their own")
+        where[pointer] = i
+    for pointer, i in sorted(where.items()):        # the new ones in the order of their pointers
+        if pointer >= len(items):
+            outputs.append(_fresh(call, kernel_call, i, executable.outputs[pointer - len(items)]))
+            continue
+        item = items[pointer]
+        arg = item.arg if isinstance(item, View) else item
+        if not (isinstance(arg, Arg) and arg.written):
+            raise KernelResultError(kernel=_name(kernel_call.kernel), op=call.name, detail=(
+                f"it returns its argument {getattr(arg, 'name', pointer)}, and the op's result is a new tensor: "
+                "nl.ndarray(..., buffer=nl.shared_hbm)"))
+        outputs.append(Out(arg.shape, arg.strides, arg.dtype, arg))
+    order = [where[pointer] for pointer in sorted(where)]
+    return outputs, [order.index(i) for i in range(len(order))]
 
 
 def _fresh(call: Call, kernel_call: KernelCall, i: int, spec: Any) -> Out:

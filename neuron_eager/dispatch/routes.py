@@ -240,9 +240,11 @@ class KernelRule:
         names = list(self.kernel.signature.parameters)
         inputs: dict[str, Any] = {}
         constants: dict[str, Any] = {}
-        for name, value in zip(names, call.args.values()):
+        for p, name, value in zip(call.signature.parameters, names, call.args.values()):
             if isinstance(value, Arg):
                 inputs[name] = value
+            elif p.type == "Tensor":
+                return Decline(Reason.SHAPE, f"{p.keyword} is a Python number, and the kernel takes a tensor")
             elif isinstance(value, list) and any(isinstance(v, Arg) for v in value):
                 if None in value:
                     return Decline(Reason.SHAPE, f"{name} has missing tensors")

@@ -34,7 +34,7 @@ class Executable:
     def take_results(self, program: Program) -> None:
         """Note what the kernel returns, as its tile program has it."""
         inputs = [id(t.storage) for t in program.inputs]
-        fresh = [t for t in program.outputs if id(t.storage) not in inputs]
+        fresh = list({id(t.storage): t for t in program.outputs if id(t.storage) not in inputs}.values())
         self.outputs = tuple(TensorSpec(t.shape, t.strides, t.dtype) for t in fresh)
         where = {storage: i for i, storage in enumerate([*inputs, *(id(t.storage) for t in fresh)])}
         self.results = tuple(where[id(t.storage)] for t in program.outputs)

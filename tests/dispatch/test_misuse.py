@@ -7,6 +7,12 @@ import pytest
 import torch
 
 import neuron_eager
+
+# isort: split
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
 from neuron_eager.errors import FallbackError, KernelResultError, KernelTypeError
 
 
@@ -112,3 +118,79 @@ def test_the_report_says_that_a_kernel_is_interpreted():
         torch.exp(x)
     assert [(row.op, row.route) for row in ops] == [("aten::exp", "kernel")]
     assert ops.rows[0].reason.startswith("interpreted")
+
+
+# ---- NKI kernels that do not fit the op they are registered for. Each is `x + x`, or none of it.
+
+@nki.jit
+def twice(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x))
+    return out, out
+
+
+@nki.jit
+def nothing(x):
+    nl.load(x)
+
+
+@nki.jit
+def own_argument(x):
+    tile = nl.load(x)
+    nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.add)
+    nl.store(x, tile)
+    return x
+
+
+@nki.jit
+def half(x):
+    out = nl.ndarray(x.shape, nl.bfloat16, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x, dtype=nl.bfloat16))
+    return out
+
+
+@nki.jit
+def faulty(x):
+    return x.rows
+
+
+@pytest.mark.parametrize(("kernel", "detail"), [
+    (twice, "returns is 2, and of results that the op has 1"), (nothing, "returns is 0, and of results"),
+    (own_argument, "returns its argument self"), (half, r"result 0 is torch.bfloat16\[2, 3\]")])
+@pytest.mark.parametrize("executor", ["native", "interpreter"])
+def test_a_kernel_with_other_results(kernel, detail, executor):
+    neuron_eager.register_kernel("aten::erfc", kernel)
+    with neuron_eager.config.override(executor=executor), pytest.raises(KernelResultError, match=detail):
+        torch.erfc(torch.ones(2, 3).to("neuron"))
+
+
+@pytest.mark.parametrize("executor", ["native", "interpreter"])
+def test_a_kernel_that_writes_its_argument_serves_the_in_place_op(executor):
+    neuron_eager.register_kernel("aten::erfc_", own_argument)
+    x = torch.ones(2, 3).to("neuron")
+    with neuron_eager.config.override(executor=executor):
+        assert x.erfc_() is x
+        assert x.erfc_().tolist() == [[4, 4, 4]] * 2
+
+
+def test_a_fault_in_a_kernel_tells_op_and_arguments():
+    neuron_eager.register_kernel("aten::erfc", faulty)
+    with pytest.raises(AttributeError, match="rows") as raised:
+        torch.erfc(torch.ones(2, 3).to("neuron"))
+    assert raised.value.__notes__ == ["in kernel faulty for aten::erfc(self float32[2,3])"]
+
+
+def test_a_number_where_a_kernel_takes_a_tensor_is_declined(log):
+    @nki.jit
+    def add(self, other, alpha):
+        out = nl.ndarray(self.shape, self.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(self)
+        nisa.tensor_tensor(dst=tile, data1=tile, data2=nl.load(other), op=nl.add)
+        nl.store(out, tile)
+        return out
+    neuron_eager.register_kernel("aten::add.Tensor", add)
+    x = torch.ones(2, 3).to("neuron")
+    assert (x + x).tolist() == [[2, 2, 2]] * 2
+    assert not log.records
+    assert (x + 1).tolist() == [[2, 2, 2]] * 2
+    assert "other is a Python number, and the kernel takes a tensor" in log.text
