@@ -151,7 +151,8 @@ def register_kernel(op: OpOverload | torch._ops.OpOverloadPacket | str, kernel: 
             "aten.add.Tensor".
         kernel: one of
             - an `nki.jit` kernel: called with the op's tensors and other arguments in schema order, the others as
-              compile-time constants; the new HBM tensors that it returns are the results;
+              compile-time constants; the new HBM tensors that it returns are the results (of an in-place op, the
+              argument that it wrote);
             - a function with the op's own arguments, which gets and returns neuron tensors;
             - a `Rule`.
         can_run: asked with the op's arguments, once per kind of call (shapes, strides, dtypes, static arguments), so it
@@ -187,7 +188,10 @@ def provide(ops: Iterable[str], load: Callable[[], None]) -> None:
 
 
 def unregister_kernel(op: OpOverload | torch._ops.OpOverloadPacket | str) -> None:
-    """Take a registered kernel back: the op takes the route it would have without."""
+    """Take a registered kernel back: the op takes the route it would have without.
+
+    An op of which nothing was registered loses the kernel that this package has for it.
+    """
     overload = resolve(op)
     gone, own = _kernels.pop(overload, None), _replaced.pop(overload, None)
     if own is not None:
