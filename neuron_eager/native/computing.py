@@ -78,7 +78,7 @@ def tensor_tensor(L: Lift, a: Args) -> None:
         return L.write(dst, apply(L, op, integer(L, x, "l"), integer(L, y, "l")))
     if integral and a["engine"].name == "gpsimd" and {dst.dtype, x.dtype, y.dtype} <= ADDRESSES:
         kind = KIND[x.dtype]
-        return L.write(dst, apply(L, op, L.read(x), integer(L, y, kind)))
+        return L.write(dst, apply(L, op, integer(L, x, kind), integer(L, y, kind)))
     return L.write(dst, apply(L, op, L.f32(x), L.f32(y)))
 
 

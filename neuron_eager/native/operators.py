@@ -79,7 +79,9 @@ def integer(L: Lift, operand: Any, kind: str) -> V:
     """An operand of an exact integer instruction, wrapped to the kind."""
     if isinstance(operand, NkiTensor):
         v = L.read(operand)
-        if v.kind != kind:
+        if v.kind in (kind, "b"):  # a truth value in an integer tile computes as the integer it is
+            v = L.g.cvt(v, kind)
+        else:
             v = L.g.cvt(v, "l") if kind == "l" else L.g.to(v, "int32" if kind == "i" else "uint32")
         return v
     if isinstance(operand, float) and not operand.is_integer():

@@ -216,6 +216,19 @@ def partly(x):
     return o
 
 
+def counted(x):
+    """Truth values in integer tiles, added as integers: 1 + 1 is 2."""
+    out = like(x)
+    for r, n in pieces(x.shape[0]):
+        a, b = nl.ndarray((n, x.shape[1]), x.dtype), nl.ndarray((n, x.shape[1]), nl.uint32)
+        nisa.dma_copy(a, x[r : r + n])
+        nisa.tensor_scalar(b, a, nl.greater, 0.0)
+        nisa.tensor_tensor(b, b, b, nl.add)
+        nisa.tensor_copy(a, b)
+        nisa.dma_copy(out[r : r + n], a)
+    return out
+
+
 def exchanged(x):
     bits = x.view(torch.int32)
     return ((bits << 16) | ((bits >> 16) & 0xFFFF)).view(torch.float32)
@@ -232,6 +245,7 @@ CASES = {
     "fill, then overwrite": (fill_then_write, 1, partly, "regions"),
     "two column ranges": (two_column_ranges, 1, lambda x: torch.cat([x[:, :30], x[:, 30:].square()], 1), "whole"),
     "halves of bits": (halves_of_bits, 1, exchanged, "regions"),
+    "truth values as integers": (counted, 1, lambda x: 2.0 * (x > 0), "whole"),
     "sign bit": (sign_bit, 1, torch.neg, "whole"),
     "PSUM accumulation": (psum_accumulation, 2, lambda a, b: torch.cat([a.t() @ b + b.t() @ a, a.t() @ a]), "whole"),
     "computed moving operand": (computed_moving, 2, lambda a, b: a.t() @ b.square(), "regions"),
