@@ -10,7 +10,7 @@ import nki.language as nl
 from ..dispatch.plan import Arg, Decline, KernelCall, Operand, Out, Reason, View
 from .elementwise import elementwise, f32, truth
 from .layout import coalesce
-from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported
+from .rules import FLOATS, INTEGERS, NUMBERS, operand, replace, unsupported, widened
 from .shapes import settled
 from .tiling import P, blocks, load, pieces, store, tile, tile_like
 
@@ -193,6 +193,8 @@ class Copy:
         if (source.dtype == target.dtype and len(shape) == 2 and out_strides[1] == 1 and in_strides[0] == 1
                 and in_strides[1] > 1):
             return KernelCall(transpose, {"x": view}, [out])
+        if source.dtype == target.dtype:
+            out, (view,) = widened(out, [view])
         return KernelCall(elementwise, {"ins": (view,)}, [out], {"function": cast}, same_view=True)
 
 

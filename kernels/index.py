@@ -9,7 +9,7 @@ import torch
 from ..dispatch.plan import Decline, KernelCall, Reason
 from .indexed import TakeRows
 from .layout import coalesce, contiguous_strides
-from .rules import NUMBERS, compact, product, replace, unsupported
+from .rules import NUMBERS, compact, product, replace, unsupported, widened
 from .shapes import settled
 from .tiling import F, P, blocks, load, pieces, store, tile, tile_like, walks
 
@@ -121,7 +121,8 @@ class Rows:
             shape, to, of = (1,), (width,), (1,)
         seen = replace(out, seen=((*shape, width), (*to, across)))
         wanted = index.view((*shape, 1), (*of, 1))
-        return KernelCall(gather_rows, {"table": table.view((table.shape[0], width)), "index": wanted}, [seen])
+        seen, (rows,) = widened(seen, [table.view((table.shape[0], width))])
+        return KernelCall(gather_rows, {"table": rows, "index": wanted}, [seen])
 
 
 class Index:

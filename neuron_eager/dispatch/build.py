@@ -146,7 +146,7 @@ def _spec(item: Any) -> Any:
         return TensorSpec(item.shape, item.strides, as_dtype(item.dtype))
     _, out = item
     shape, strides = out.layout
-    return TensorSpec(shape, strides, as_dtype(out.dtype))
+    return TensorSpec(shape, strides, as_dtype(out.bits or out.dtype))
 
 
 def _source(item: Any, call: Call) -> Source:
@@ -233,7 +233,7 @@ def _disjoint(call: Call, kernel_call: KernelCall, outputs: list[Out]) -> list[t
         shape, strides = o.layout
         for position, view in views.items():
             if position != o.into.position:
-                same = (kernel_call.may_be_output(view.arg) and view.offset == 0 and view.dtype == o.dtype
+                same = (kernel_call.may_be_output(view.arg) and view.offset == 0 and view.dtype == (o.bits or o.dtype)
                         and (view.shape, view.strides) == (shape, strides))
                 pairs.append((o.into, view.arg, same))
         pairs += [(o.into, other.into, False) for other in written[n + 1:] if other.into is not None]

@@ -115,6 +115,7 @@ class Out:
     """One result: shape, strides and dtype as PyTorch has it, and as the kernel sees it.
 
     into: the argument that is written (in place, `out=`), or None for a fresh tensor.
+    bits: the dtype under which the kernel sees the memory, where it moves bits only.
     """
 
     shape: Shape
@@ -122,6 +123,7 @@ class Out:
     dtype: torch.dtype
     into: Arg | None = None
     seen: tuple[Shape, Strides] | None = None
+    bits: torch.dtype | None = None
 
     @property
     def layout(self) -> tuple[Shape, Strides]:
