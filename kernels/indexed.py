@@ -105,7 +105,7 @@ def add_rows(out, x, values, indices, sizes, steps):
     Args:
         out, x: HBM [V, D], floating point; they may be one view. values: HBM [I, D]. indices: tuple of HBM [I, 1].
     Constraints:
-        float32 accumulation. Every row is compared with every index.
+        float32 accumulation. Every row is compared with every index; an index that is no row's adds nothing.
     Pseudocode:
         for each 128 rows v: equal[i, v] = position[i] == v; out[v] = x[v] + equal.T @ values
     """
@@ -271,7 +271,33 @@ class PutRows:
         return KernelCall(put_rows, {**inputs, "x": x.view((*outer, height, inner))}, [seen], constants)
 
 
+class AddRows:
+    """index_add along the first dimension of a contiguous tensor."""
+
+    operands = ()
+
+    def lower(self, call: Call) -> KernelCall | Decline:
+        x, index, source = call["self"], call["index"], call["source"]
+        declined = unsupported([x, source], FLOATS, call.name) or \
+            unsupported([index], INDICES, f"an index of {call.name}")
+        if declined:
+            return declined
+        if call.get("alpha", 1) != 1 or any(p.out for p in call.signature.parameters):
+            return Decline(Reason.NO_KERNEL, f"{call.name} with a factor, or into out=")
+        out = Out(x.shape, contiguous_strides(x.shape), x.dtype, x if x.written else None)
+        height, inner = x.shape[0] if x.ndim else 0, product(x.shape[1:])
+        values = source.view() if source.shape == (index.numel, *x.shape[1:]) else None
+        rows = values and values.reshape((index.numel, inner))
+        plain = x.numel and x.is_contiguous and x.dtype == source.dtype and index.numel and index.ndim <= 1
+        if call["dim"] % max(x.ndim, 1) or not plain or not rows or height * index.numel > MOST_EQUAL:
+            return Decline(Reason.SHAPE, f"{call.name} other than of many rows to the rows of a contiguous tensor")
+        where = index.view((index.numel, 1), ((index.strides or (1,))[0], 1))
+        return KernelCall(add_rows, {"x": x.view((height, inner)), "values": rows, "indices": (where,)},
+                          [out.view((height, inner))], {"sizes": (height,), "steps": (1,)}, same_view=("self",))
+
+
 ROUTES = {
     "_index_put_impl_": PutRows(),
     "index_put": PutRows(),
+    "index_add": AddRows(),
 }

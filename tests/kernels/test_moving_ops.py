@@ -166,3 +166,7 @@ def test_rows_added_by_index(dtype, executor, check, samples):
     x, index = samples.make((32, 24), dtype), torch.arange(150) ** 2 % 31 - 3
     check(aten.index_put, x, [index], samples.make((150, 24), dtype, seed=1), True, rtol=1e-5)
     check.written(lambda t, i, v: t.index_put_((i,), v, True), x, index[:4], samples.make((4, 24), dtype, seed=1))
+    check(torch.index_add, x, 0, index[:20].abs(), samples.make((20, 24), dtype, seed=2), rtol=1e-5)
+    check.written(lambda t, i, v: t.index_add_(0, i, v), x, index[3:7].abs(),
+                  samples.make((4, 24), dtype, seed=1))
+    check(torch.index_add, x[:, 0].contiguous(), 0, index[:20].abs(), samples.make((20,), dtype), rtol=1e-5)
