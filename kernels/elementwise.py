@@ -108,6 +108,16 @@ def negative(dst, x):
     nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=-1)
 
 
+def flip_signs(dst, x):
+    """Two 16-bit floats in each int32, negated."""
+    nisa.tensor_scalar(dst=dst, data=x, op0=nl.bitwise_xor, operand0=-0x7fff8000)       # 0x80008000
+
+
+def clear_signs(dst, x):
+    """Two 16-bit floats in each int32, without their signs."""
+    nisa.tensor_scalar(dst=dst, data=x, op0=nl.bitwise_and, operand0=0x7fff7fff)
+
+
 def addcmul(dst, x, a, b, value):
     """x + value * a * b"""
     product = like(dst)

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import nki.language as nl
 
-from ..dispatch.plan import Decline, Reason
+from ..dispatch.plan import Decline, KernelCall, Reason
 from . import elementwise
-from .rules import FLOATS, INTEGERS, Elementwise, Selection, torch
+from .rules import FLOATS, INTEGERS, Elementwise, Selection, compact, torch, widened
 
 BINARY = ("self", "other")
 INTEGRAL = INTEGERS | {torch.bool}
@@ -21,6 +21,25 @@ class Clamp(Elementwise):
         one_sided = nl.maximum if bounds == ["min"] else nl.minimum
         function = elementwise.clamp if len(bounds) == 2 else one_sided
         return Elementwise(function, ("self", *bounds), allowed=self.allowed).lower(call)
+
+
+class Signs(Elementwise):
+    """neg and abs: of 16-bit floats that lie side by side, two at a time, as bits."""
+
+    def __init__(self, function, of_pairs):
+        super().__init__(function)
+        self.of_pairs = of_pairs
+
+    def lower(self, call):
+        x = call["self"]
+        if x.dtype in (torch.bfloat16, torch.float16):
+            out = self.out(call, x.dtype)
+            if out.dtype is x.dtype:
+                out, views = widened(*compact(out, [x]))
+                if out.bits is not None:
+                    return KernelCall(elementwise.elementwise, {"ins": tuple(views)}, [out],
+                                      {"function": self.of_pairs}, same_view=True)
+        return super().lower(call)
 
 
 class Lerp(Elementwise):
@@ -71,8 +90,8 @@ ROUTES = {
     "div.Tensor": floats(nl.divide, BINARY),
     "maximum": Elementwise(nl.maximum, BINARY),
     "minimum": Elementwise(nl.minimum, BINARY),
-    "neg": Elementwise(elementwise.negative),
-    "abs": Elementwise(elementwise.absolute),
+    "neg": Signs(elementwise.negative, elementwise.flip_signs),
+    "abs": Signs(elementwise.absolute, elementwise.clear_signs),
     "addcmul": Elementwise(elementwise.addcmul, ("self", "tensor1", "tensor2", "value")),
     "addcdiv": Elementwise(elementwise.addcdiv, ("self", "tensor1", "tensor2", "value"), allowed=FLOATS),
     "lerp.Scalar": Lerp(elementwise.lerp, ("self", "end", "weight"), promoted=("self", "end"), allowed=FLOATS),

@@ -108,3 +108,13 @@ def test_a_range_does_not_compile_for_every_length(kernels_only):
         for n in range(301, 320):
             torch.arange(n, device="neuron")
     assert count.compiles == 0
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.uint8, torch.bool), ids=str)
+def test_narrow_elements_move_in_words(dtype, executor, check, samples):
+    x = samples.make((6, 260), dtype)
+    for source in (x[:, :128], x[:, 1:129], x[1:, 2:130], x[::2, 4:], x.view(6, 2, 130)[:, :, :96], x.view(-1)[1:641]):
+        check(lambda t: t.contiguous(), source, exact=False)
+        check.written(torch.Tensor.copy_, source, samples.make(source.shape, dtype, seed=1))
+    check(lambda t: torch.nn.functional.embedding(torch.tensor([1, 0]).to(t.device), t), samples.make((3, 64), dtype),
+          exact=False)

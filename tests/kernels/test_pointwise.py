@@ -230,3 +230,12 @@ def test_fused_multiply_and_divide(executor, check, samples):
 def test_wrong_arguments_raise_pytorchs_errors(function, error):
     with pytest.raises(RuntimeError, match=error):
         function(torch.ones(2, 3, device="neuron"))
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
+def test_signs_of_pairs(dtype, executor, check, samples):
+    for x in (samples.make((5, 64), dtype), samples.make((640,), dtype), samples.make((6, 100), dtype)[1:, 1:65],
+              samples.make((401,), dtype)[1:], samples.special(dtype).repeat(4), samples.make((64, 4), dtype).t()):
+        check(torch.neg, x, exact=False)
+        check(torch.abs, x, exact=False)
+        check.written(torch.Tensor.neg_, x)
