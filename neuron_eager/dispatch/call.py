@@ -169,6 +169,8 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
             lowered = route.rule.lower(call)
             found = lowered if isinstance(lowered, Decline) else build.build(call, lowered, _executor(), overlapped)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if _from_pytorch(error) and isinstance(error, NotImplementedError):
+                return fallback_record(op, values, Decline(Reason.SHAPE, "the shape of its result depends on values"))
             if _from_pytorch(error):
                 # PyTorch refuses the call: its CPU kernel says so in its own words
                 return fallback_record(op, values, Decline(Reason.SHAPE, str(error).partition("\n")[0]), doubtful=True)

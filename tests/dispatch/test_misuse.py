@@ -53,6 +53,14 @@ def test_a_mix_of_devices_that_pytorch_allows_is_a_fallback(log):
             x[torch.tensor([0])]
 
 
+def test_a_result_of_unknown_shape_is_a_fallback_with_that_reason(log):
+    x = torch.arange(4.0).to("neuron")
+    assert x[x > 1].tolist() == [2, 3]
+    assert "the shape of its result depends on values" in log.text
+    with neuron_eager.fallback("error"), pytest.raises(FallbackError, match="depends on values"):
+        x[x > 1]
+
+
 @pytest.mark.parametrize(("function", "detail"), [
     (lambda self: self.cpu(), r"float32\[3\] on cpu"), (lambda self: None, "it returned None"),
     (lambda self: (self, self), r"it returned tuple\(")])
