@@ -31,7 +31,8 @@ class DiskStore(objects.Store):
         return opcache.get(key)
 
     def obtain(self, name: str, text: str, target: Target, compile: Callable[[], bytes]) -> bytes:
-        return opcache.get_or_compile(self.named(name, text, target), compile, op=served.get() or name)
+        op = served.get() if name == "group" else ""        # the runtime library belongs to no op
+        return opcache.get_or_compile(self.named(name, text, target), compile, op=op or name)
 
 
 def parts_of(target: Target) -> dict[str, str]:

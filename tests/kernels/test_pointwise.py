@@ -239,3 +239,17 @@ def test_signs_of_pairs(dtype, executor, check, samples):
         check(torch.neg, x, exact=False)
         check(torch.abs, x, exact=False)
         check.written(torch.Tensor.neg_, x)
+
+
+def test_float64_is_computed_in_float32(executor, check, samples):
+    """The policy of config.float64: the dtype stays, the arithmetic is float32; choices and copies are exact."""
+    x, y = samples.make((5, 33), torch.float64), samples.make((5, 33), torch.float64, seed=1)
+    for function in (torch.add, torch.mul, torch.maximum, torch.lt):
+        check(function, x, y)
+    for function in (torch.exp, torch.tanh, lambda t: t * 0.1, lambda t: t.sum(0), lambda t: t.amax(1),
+                     lambda t: torch.softmax(t, -1), lambda t: torch.nn.functional.layer_norm(t, (33,)), F.gelu):
+        check(function, x, rtol=1e-5)
+    exact = torch.tensor([0.1, 1 / 3, 1e300, -1e-3], dtype=torch.float64)
+    for function in (lambda t: torch.where(t > 0, t, -1.0), lambda t: t.masked_fill(t < 0, 0.1), torch.clone):
+        got = function(exact.to("neuron"))
+        assert torch.equal(got.cpu(), function(exact))
