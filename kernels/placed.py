@@ -11,12 +11,13 @@ from ..dispatch.plan import Arg, Call, Decline, KernelCall, Reason, View
 from .copy import cast
 from .elementwise import repeated
 from .layout import coalesce, contiguous_strides
-from .rules import NUMBERS, operand, product, replace, torch, unsupported
-from .tiling import F, P, load, pieces, tile, tile_like, walks
+from .rules import FLOATS, NUMBERS, operand, product, replace, torch, unsupported
+from .tiling import F, P, load, pieces, store, tile, tile_like, walks
 
 INDICES = frozenset((torch.int32, torch.int64))
 OUTSIDE = (1 << 31) - 1         # an index that no tensor has
 MOST = 1 << 20                  # elements picked one by one: 128 an instruction
+MOST_ADDED = 64                 # elements added to a row one by one
 
 
 @nki.jit
@@ -103,6 +104,61 @@ def scatter_along(out, source, index, size, step, steps, x=None):
             nisa.dma_copy(dst=out.ap(pattern=[[1, i.shape[0]], [1, 1]], vector_offset=rows[:, c:c + 1],
                                      indirect_dim=0), src=t[:, c:c + 1])
     return out
+
+
+@nki.jit
+def add_along(out, x, source, index, table):
+    """out = x, and source[r, k] is added to out[r, index[r, k]].
+
+    Dimensions:
+        R: rows. C: columns. K: elements added to a row. More dimensions before R are walked one index at a time.
+    Args:
+        out: HBM [..., R, C], written. x: HBM [..., R, C], floating point; may be the same view as `out`.
+        source: HBM [..., R, K]; index: HBM [..., R, K], int32 or int64, in 0 ... C - 1. table: HBM [T, 1] integer.
+    Constraints:
+        float32 accumulation. An index outside is reported as IndexError, through a read of `table` outside of it.
+    Pseudocode:
+        for each tile of 128 rows: total = x; K times: total += source[:, k] where column == index[:, k]
+    """
+    if out.ndim > 2:
+        for i in range(out.shape[0]):
+            add_along(out[i], x[i], source[i], index[i], table)
+        return out
+    (rows, columns), count = out.shape, index.shape[1]
+    for r, n in pieces(rows, P):
+        given = load(index[r:r + n], nl.int64)
+        wanted, values = tile(n, count, nl.float32), load(source[r:r + n], nl.float32)
+        nothing = tile(n, count, nl.int64)
+        nisa.memset(dst=nothing, value=0)
+        checked = _unless_outside(nothing, given, columns)
+        for k in range(count):
+            nisa.tensor_copy(dst=wanted[:, k:k + 1], src=_confirmed(given[:, k:k + 1], checked[:, k:k + 1], table))
+        for c, w in pieces(columns, F):
+            total, column = load(x[r:r + n, c:c + w], nl.float32), tile(n, w, nl.float32)
+            nisa.iota(dst=column, pattern=[[1, w]], offset=c, channel_multiplier=0)
+            for k in range(count):
+                here, term = tile(n, w, nl.uint8), tile(n, w, nl.float32)
+                nisa.tensor_scalar(dst=here, data=column, op0=nl.equal, operand0=wanted[:, k:k + 1])
+                nisa.memset(dst=term, value=0.0)
+                nisa.tensor_copy_predicated(dst=term, src=values[:, k:k + 1].broadcast(1, w), predicate=here)
+                added = tile(n, w, nl.float32)
+                nisa.tensor_tensor(dst=added, data1=total, data2=term, op=nl.add)
+                total = added
+            o = tile(n, w, out.dtype)
+            nisa.tensor_copy(dst=o, src=total)
+            store(out[r:r + n, c:c + w], o)
+    return out
+
+
+def _confirmed(index, place, table):
+    """The index [n, 1], int64, after a read of the table at `place`, which is outside where the index is."""
+    n = index.shape[0]
+    read, wide, result = tile(n, 1, table.dtype), tile(n, 1, nl.int64), tile(n, 1, nl.int64)
+    nisa.dma_copy(dst=read, src=table.ap(pattern=[[1, n], [1, 1]], vector_offset=place, indirect_dim=0))
+    nisa.tensor_copy(dst=wide, src=read)
+    nisa.tensor_tensor(dst=wide, data1=wide, data2=index, op=nl.maximum)
+    nisa.tensor_tensor(dst=result, data1=wide, data2=index, op=nl.minimum)
+    return result
 
 
 def _blocks(tensors, steps, base):
@@ -240,9 +296,41 @@ class Scatter:
         return KernelCall(scatter_along, {**inputs, "x": x.view((x.numel, 1))}, [seen], constants)
 
 
+class ScatterAdd:
+    """scatter_add of few elements to each row: index and result differ in one dimension only."""
+
+    operands = ()
+
+    def lower(self, call: Call) -> KernelCall | Decline:
+        x, index, source, out = call["self"], call["index"], call["src"], call.outputs[0]
+        declined = unsupported([x, source], FLOATS, call.name) or \
+            unsupported([index], INDICES, f"an index of {call.name}")
+        if declined:
+            return declined
+        dim = call["dim"] % max(x.ndim, 1)
+        rest = [d for d in range(x.ndim) if d != dim]
+        if not x.ndim or not x.numel or not index.numel or x.dtype != source.dtype or out.dtype != x.dtype or \
+                any(index.shape[d] != x.shape[d] for d in rest) or index.shape[dim] > MOST_ADDED or \
+                x.shape[dim] >= 1 << 24:
+            return Decline(Reason.SHAPE, f"{call.name} of more than {MOST_ADDED} elements to a row, or not to all rows")
+        rows, (to, of, given, by) = coalesce(
+            [x.shape[d] for d in rest], [[t.strides[d] for d in rest] for t in (out, x, source, index)])
+        if not rows:
+            rows, to, of, given, by = (1,), (1,), (1,), (1,), (1,)
+        added = index.shape[dim]
+        inputs = {
+            "x": View(x, (*rows, x.shape[dim]), (*of, x.strides[dim]), 0, x.dtype),
+            "source": View(source, (*rows, added), (*given, source.strides[dim]), 0, source.dtype),
+            "index": View(index, (*rows, added), (*by, index.strides[dim]), 0, index.dtype),
+            "table": View(index, (memory_of(index.shape, index.strides), 1), (1, 1), 0, index.dtype)}
+        return KernelCall(add_along, inputs, [replace(out, seen=((*rows, x.shape[dim]), (*to, out.strides[dim])))],
+                          same_view=("self",))
+
+
 ROUTES = {
     "index_copy": IndexCopy(),
     "gather": Gather(),
     "scatter.src": Scatter(),
     "scatter.value": Scatter(),
+    "scatter_add": ScatterAdd(),
 }

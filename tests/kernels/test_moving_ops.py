@@ -170,3 +170,20 @@ def test_rows_added_by_index(dtype, executor, check, samples):
     check.written(lambda t, i, v: t.index_add_(0, i, v), x, index[3:7].abs(),
                   samples.make((4, 24), dtype, seed=1))
     check(torch.index_add, x[:, 0].contiguous(), 0, index[:20].abs(), samples.make((20,), dtype), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_elements_added_by_index(dtype, executor, check, samples):
+    x, index = samples.make((5, 30, 14), dtype), torch.arange(5 * 30 * 3).reshape(5, 30, 3) ** 2 % 14
+    source = samples.make((5, 30, 3), dtype, seed=1)
+    check(torch.scatter_add, x, -1, index, source, rtol=1e-5)
+    check(torch.scatter_add, x.transpose(0, 2).contiguous(), 0, index.transpose(0, 2),
+          source.transpose(0, 2).contiguous(), rtol=1e-5)
+    check.written(lambda t, i, v: t.scatter_add_(1, i, v), samples.make((9, 24), dtype)[:, ::2],
+                  torch.arange(18).reshape(9, 2) % 12, samples.make((9, 2), dtype, seed=1))
+
+
+def test_an_element_added_outside(kernels_only):
+    with pytest.raises(IndexError):
+        torch.zeros(4, 5, device="neuron").scatter_add_(1, torch.full((4, 1), 5, device="neuron"),
+                                                        torch.ones(4, 1, device="neuron"))
