@@ -1,4 +1,4 @@
-"""Normalisations along the columns of a matrix: layer norm and RMS norm."""
+"""Normalisations: layer norm and RMS norm along the columns of a matrix, batch norm by channel."""
 from __future__ import annotations
 
 import nki
@@ -114,6 +114,70 @@ def _scale_and_store(out, tiles, rstd, weight, bias, chunks):
         store(out[:, c:c + w], o)
 
 
+@nki.jit
+@walks("out", "x")
+def batch_norm(out, saved_mean, saved_rstd, x, mean, variance, weight, bias, eps):
+    """out = (x - mean) / sqrt(variance + eps) * weight + bias, with statistics of each channel that are given.
+
+    Dimensions:
+        C: channels. L: elements of a channel. Dimensions before them are walked one index at a time.
+    Args:
+        out: HBM [..., C, L], written. saved_mean, saved_rstd: HBM [0], of a training run only.
+        x: HBM [..., C, L], floating point. mean, variance: HBM [C, 1]. weight, bias: HBM [C, 1] or None.
+        eps: HBM [1, 1] float32.
+    Pseudocode:
+        for each tile of 128 channels:
+            scale = rsqrt(variance + eps) * weight; shift = bias - mean * scale
+            out = x * scale + shift
+    """
+    if x.ndim > 2:
+        for i in range(x.shape[0]):
+            batch_norm(out[i], saved_mean, saved_rstd, x[i], mean, variance, weight, bias, eps)
+        return out, saved_mean, saved_rstd
+    for r, n in pieces(x.shape[0], P):
+        scale, shift = load(variance[r:r + n], nl.float32), tile(n, 1, nl.float32)
+        scale = _reciprocal_root(scale, load(eps.broadcast(0, n)))
+        if weight is not None:
+            nisa.tensor_tensor(dst=scale, data1=scale, data2=load(weight[r:r + n]), op=nl.multiply)
+        nisa.tensor_tensor(dst=shift, data1=load(mean[r:r + n]), data2=scale, op=nl.multiply)
+        nisa.tensor_scalar(dst=shift, data=shift, op0=nl.multiply, operand0=-1.0)
+        if bias is not None:
+            nisa.tensor_tensor(dst=shift, data1=shift, data2=load(bias[r:r + n]), op=nl.add)
+        for c, w in pieces(x.shape[1], F):
+            o = tile(n, w, out.dtype)
+            nisa.tensor_scalar(dst=o, data=load(x[r:r + n, c:c + w]), op0=nl.multiply, operand0=scale, op1=nl.add,
+                               operand1=shift)
+            store(out[r:r + n, c:c + w], o)
+    return out, saved_mean, saved_rstd
+
+
+class BatchNorm:
+    """aten::native_batch_norm with running statistics; in training the CPU computes and updates them."""
+
+    operands = ("eps",)
+
+    def lower(self, call):
+        x, sides = call["input"], {"mean": call["running_mean"], "variance": call["running_var"],
+                                   "weight": call["weight"], "bias": call["bias"]}
+        if call["training"] or sides["mean"] is None or sides["variance"] is None:
+            return Decline(Reason.NO_KERNEL, "batch norm in training")
+        given = {name: side for name, side in sides.items() if side is not None}
+        declined = unsupported([x, *given.values()], FLOATS, call.name)
+        if declined:
+            return declined
+        if x.ndim < 2 or not x.is_contiguous or not x.numel or any(s.shape != (x.shape[1],) for s in given.values()) \
+                or any(p.out for p in call.signature.parameters):
+            return Decline(Reason.SHAPE, f"{call.name} of a tensor that is not contiguous")
+        batch, channels = x.shape[:2]
+        shape = (batch, channels, x.numel // (batch * channels))
+        nothing = Out((0,), (1,), x.dtype)
+        inputs = {"x": x.view(shape), "eps": Operand(call["eps"]),
+                  **{name: side.view((channels, 1), (side.strides[0], 1)) for name, side in given.items()}}
+        out = Out(x.shape, contiguous_strides(x.shape), x.dtype).view(shape)
+        return KernelCall(batch_norm, inputs, [out, nothing, nothing],
+                          {name: None for name, side in sides.items() if side is None})
+
+
 class LayerNorm:
     """aten::native_layer_norm: the normalised dimensions are the columns."""
 
@@ -159,4 +223,4 @@ class LayerNorm:
                 for shape, dtype in ((x.shape, x.dtype), (statistics, wide), (statistics, wide))]
 
 
-ROUTES = {"native_layer_norm": LayerNorm()}
+ROUTES = {"native_layer_norm": LayerNorm(), "native_batch_norm": BatchNorm()}

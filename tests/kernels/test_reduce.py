@@ -162,3 +162,24 @@ def test_layer_norm_of_strided_rows(executor, check, samples):
 
 def test_layer_norm_does_not_cancel(executor, check):
     check(lambda t: F.layer_norm(t, (64,)), torch.linspace(0, 1, 64).reshape(1, 64) + 1000, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("affine", (False, True))
+def test_batch_norm_with_running_statistics(dtype, affine, executor, check, samples):
+    for shape in ((4, 6), (2, 5, 33), (3, 130, 4, 5)):
+        mean, variance = samples.make(shape[1:2], dtype, seed=1), samples.make(shape[1:2], dtype, 0.5, 2, 2)
+        weight, bias = (samples.make(shape[1:2], dtype, seed=i) if affine else None for i in (3, 4))
+        check(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b), samples.make(shape, dtype), mean, variance, weight,
+              bias, rtol=2e-2 if dtype.itemsize == 2 else 2e-5)
+
+
+def test_batch_norm_in_training_updates_its_statistics(samples):
+    x = samples.make((4, 3, 5))
+    for device in ("cpu", "neuron"):
+        norm = torch.nn.BatchNorm1d(3).to(device)
+        y = norm(x.to(device)).cpu()
+        if device == "cpu":
+            expected, statistics = y, norm.running_mean
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(norm.running_mean.cpu(), statistics)
