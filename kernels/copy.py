@@ -129,6 +129,7 @@ class Fill:
     """fill_ and zero_: `value` is data."""
 
     operands = ("value",)
+    exact = True            # also for float64: values are moved, not computed with
 
     def lower(self, call):
         target = call["self"]
@@ -179,6 +180,7 @@ class Copy:
     """_copy_from between neuron tensors: a cast, or a copy to another layout."""
 
     operands = ()
+    exact = True
 
     def lower(self, call):
         source, target = call["self"], call["dst"]

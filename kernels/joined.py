@@ -110,6 +110,7 @@ def pieces_call(out: Out, parts: Sequence[Piece], strides: Sequence[tuple[int, .
 
 class Cat:
     operands = ()
+    exact = True
 
     def lower(self, call: Call) -> KernelCall | Decline:
         out = call.outputs[0]
@@ -128,6 +129,7 @@ class Cat:
 
 class Roll:
     operands = ()
+    exact = True
 
     def lower(self, call: Call) -> KernelCall | Decline:
         x, out = call["self"], call.outputs[0]
@@ -169,6 +171,7 @@ def narrowed(view: View, dim: int, start: int, length: int) -> View:
 
 class Flip:
     operands = ()
+    exact = True
 
     def lower(self, call: Call) -> KernelCall | Decline:
         x, out = call["self"], call.outputs[0]
@@ -185,6 +188,7 @@ class Flip:
 
 class Triangle:
     operands = ()
+    exact = True
 
     def __init__(self, lower: bool) -> None:
         self.keeps_lower = lower

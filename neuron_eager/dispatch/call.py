@@ -185,7 +185,7 @@ def decide(op: OpOverload, route: Route, values: Mapping[str, Any]) -> Record:
     run = functions.checked(sig, route.rule.function) if isinstance(route.rule, FunctionRule) else plan.run  # type: ignore[union-attr]
     record = Record(name, "kernel", run, _tensors(values), why=route.why)
     record.plan = plan
-    if plan is not None:
+    if plan is not None and not getattr(route.rule, "exact", False):
         _warn_of_float64(name, values)
     log.debug("%s(%s): %s", name, record.arguments, route.why)
     return record

@@ -175,7 +175,10 @@ class KernelCall:
 
 
 class Rule(Protocol):
-    """How a kernel family serves an op."""
+    """How a kernel family serves an op.
+
+    A rule may have an attribute `exact`: true where float64 values are moved and not computed with in float32.
+    """
 
     @property
     def operands(self) -> Sequence[str]:

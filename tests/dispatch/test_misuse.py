@@ -202,3 +202,12 @@ def test_a_number_where_a_kernel_takes_a_tensor_is_declined(log):
     assert not log.records
     assert (x + 1).tolist() == [[2, 2, 2]] * 2
     assert "other is a Python number, and the kernel takes a tensor" in log.text
+
+
+def test_only_ops_that_compute_warn_of_float64(log):
+    x = torch.full((3,), 1 / 3, dtype=torch.float64, device="neuron")
+    assert torch.cat([x.clone(), x]).tolist() == [1 / 3] * 6
+    assert not log.records
+    x + x
+    assert [r.getMessage().partition(";")[0] for r in log.records] == [
+        "aten::add.Tensor computes float64 tensors in float32"]
