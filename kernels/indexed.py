@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import numpy as np
+import torch
 
 from ..dispatch.plan import Arg, Call, Decline, Item, KernelCall, Out, Reason, View
 from .attention_training import turned
@@ -97,20 +99,31 @@ def put_rows(out, values, indices, sizes, steps, x=None):
 
 
 @nki.jit
-def add_rows(out, x, values, indices, sizes, steps):
+def add_rows(out, found, x, values, indices, sizes, steps):
     """out[v] = x[v] + sum of values[i] over all i whose position is v.
 
     Dimensions:
         V, I, D as in `take_rows`.
     Args:
         out, x: HBM [V, D], floating point; they may be one view. values: HBM [I, D]. indices: tuple of HBM [I, 1].
+        found: HBM [I, 1] int32, written with zeros: where the check of the indices leaves its result.
     Constraints:
-        float32 accumulation. Every row is compared with every index; an index that is no row's adds nothing.
+        float32 accumulation. Every row is compared with every index. An index outside its dimension is an error of the
+        DMA that checks it, reported as IndexError.
     Pseudocode:
+        found[i] = a table of one row, at row 0 where position[i] is a row's, else far outside
         for each 128 rows v: equal[i, v] = position[i] == v; out[v] = x[v] + equal.T @ values
     """
     height, width = out.shape
     parts = list(pieces(values.shape[0], P))
+    nothing = nl.shared_constant(np.zeros((1, 1), np.int32))
+    for r, n in parts:
+        outside, zero = tile(n, 1, nl.int32), tile(n, 1, nl.int32)
+        position = _position([load(i[r:r + n], nl.int64) for i in indices], sizes, steps)
+        nisa.tensor_scalar(dst=outside, data=position, op0=nl.equal, operand0=OUTSIDE, op1=nl.multiply,
+                           operand1=OUTSIDE)
+        nisa.dma_copy(dst=zero, src=nothing.ap(pattern=[[1, n], [1, 1]], vector_offset=outside, indirect_dim=0))
+        store(found[r:r + n], zero)
     across = [i.permute((1, 0)) for i in indices]
     for v, vn in pieces(height, P):
         own = tile(vn, 1, nl.int32)
@@ -264,8 +277,8 @@ class PutRows:
             if outer or x.dtype not in FLOATS or height * shape[0] > MOST_EQUAL or inner > 1 and 0 in of_inner:
                 return Decline(Reason.SHAPE, f"{call.name} that adds integers, too many rows, one value to many "
                                              "elements, or to other dimensions than the first ones")
-            return KernelCall(add_rows, {"x": x.view((height, inner)), **inputs}, [seen], constants,
-                              same_view=("self",))
+            return KernelCall(add_rows, {"x": x.view((height, inner)), **inputs}, [seen, _found(shape[0])], constants,
+                              returns=[0], same_view=("self",))
         if into is not None:
             return KernelCall(put_rows, inputs, [seen], {**constants, "x": None})
         return KernelCall(put_rows, {**inputs, "x": x.view((*outer, height, inner))}, [seen], constants)
@@ -293,7 +306,12 @@ class AddRows:
             return Decline(Reason.SHAPE, f"{call.name} other than of many rows to the rows of a contiguous tensor")
         where = index.view((index.numel, 1), ((index.strides or (1,))[0], 1))
         return KernelCall(add_rows, {"x": x.view((height, inner)), "values": rows, "indices": (where,)},
-                          [out.view((height, inner))], {"sizes": (height,), "steps": (1,)}, same_view=("self",))
+                          [out.view((height, inner)), _found(index.numel)], {"sizes": (height,), "steps": (1,)},
+                          returns=[0], same_view=("self",))
+
+
+def _found(count: int) -> Out:
+    return Out((count, 1), (1, 1), torch.int32)
 
 
 ROUTES = {

@@ -187,3 +187,13 @@ def test_an_element_added_outside(kernels_only):
     with pytest.raises(IndexError):
         torch.zeros(4, 5, device="neuron").scatter_add_(1, torch.full((4, 1), 5, device="neuron"),
                                                         torch.ones(4, 1, device="neuron"))
+
+
+def test_rows_are_not_added_past_the_end(executor):
+    x, values = torch.zeros(50, 6, device="neuron"), torch.ones(3, 6, device="neuron")
+    outside = torch.tensor([1, 50, 2]).to("neuron")
+    with pytest.raises(IndexError):
+        x.index_add(0, outside, values)
+    with pytest.raises(IndexError):
+        x.index_put((outside,), values, accumulate=True)
+    assert neuron_eager.get_fallback_ops() == []
