@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import nki.language as nl
 
-from ..dispatch.plan import Decline, KernelCall, Reason
+from ..dispatch.plan import Decline, KernelCall, Reason, View
 from . import elementwise
 from .rules import FLOATS, INTEGERS, Elementwise, Selection, compact, torch, widened
 
@@ -35,7 +35,8 @@ class Signs(Elementwise):
         if x.dtype in (torch.bfloat16, torch.float16):
             out = self.out(call, x.dtype)
             if out.dtype is x.dtype:
-                out, views = widened(*compact(out, [x]))
+                out, items = compact(out, [x])
+                out, views = widened(out, [v for v in items if isinstance(v, View)])
                 if out.bits is not None:
                     return KernelCall(elementwise.elementwise, {"ins": tuple(views)}, [out],
                                       {"function": self.of_pairs}, same_view=True)
