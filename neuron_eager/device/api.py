@@ -62,6 +62,9 @@ def is_available() -> bool:
     return True
 
 
+_initialized = True         # torch.utils.checkpoint saves the generators' states of devices that say so
+
+
 def is_initialized() -> bool:
     """Whether the device is ready for use: True, it needs no start."""
     return True
