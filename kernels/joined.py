@@ -113,7 +113,7 @@ class Cat:
     exact = True
 
     def lower(self, call: Call) -> KernelCall | Decline:
-        out = call.outputs[0]
+        out = self.out(call) or call.outputs[0]
         given: list[Arg] = [x for x in call["tensors"] if x.numel]
         declined = unsupported([out, *given], NUMBERS, call.name)
         if declined:
@@ -125,6 +125,19 @@ class Cat:
             parts.append(Piece(x.view(), start * out.strides[dim]))
             start += x.shape[dim]
         return pieces_call(out, parts, [out.strides] * len(parts))
+
+
+    def out(self, call: Call) -> Out | None:
+        """The result as PyTorch has it; None if PyTorch should say it."""
+        tensors, first = call["tensors"], call["tensors"][0] if call["tensors"] else None
+        if first is None or not first.ndim or not -first.ndim <= call.get("dim", 0) < first.ndim:
+            return None
+        dim = call.get("dim", 0) % first.ndim
+        rest = {(x.dtype, *x.shape[:dim], None, *x.shape[dim + 1:]) for x in tensors}
+        if len(rest) > 1 or not all(x.is_contiguous for x in tensors):
+            return None
+        total = sum(x.shape[dim] for x in tensors)
+        return settled(call, (*first.shape[:dim], total, *first.shape[dim + 1:]), first.dtype)
 
 
 class Roll:
