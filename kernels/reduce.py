@@ -148,6 +148,8 @@ class Reduce:
         declined = unsupported([x, out], self.allowed, call.name)
         if declined:
             return declined
+        if self.before is truth and call.get("dim") == []:
+            return Decline(Reason.NO_KERNEL, f"{call.name} along no dimension")
         if call.get("ord", 2) != 2:
             return Decline(Reason.NO_KERNEL, f"{call.name} of order {call['ord']}")
         columns = dimensions(call.get("dim"), x.ndim)

@@ -183,3 +183,12 @@ def test_batch_norm_in_training_updates_its_statistics(samples):
             expected, statistics = y, norm.running_mean
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(norm.running_mean.cpu(), statistics)
+
+
+@pytest.mark.parametrize("dim", ((), None))
+def test_along_no_dimension_in_particular(dim, check, samples):
+    x = samples.make((3, 4))
+    for function in (torch.sum, torch.mean, torch.amax, torch.all, torch.any):
+        check(lambda t, f=function: f(t > 0 if f in (torch.all, torch.any) else t, dim=dim)
+              if dim is not None or f is not torch.amax else f(t), x)
+        check(lambda t, f=function: (t if f not in (torch.all, torch.any) else t > 0)[0, 0].sum(0), x)
