@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import neuron_eager
-from neuron_eager.dispatch.reasons import Decline, Reason
+from neuron_eager import Decline, Reason
 
 # isort: split
 # neuron_eager comes first: it makes `import nki` work where that is not installed

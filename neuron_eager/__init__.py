@@ -19,6 +19,7 @@ from .dispatch import (
     unregister_kernel,
 )
 from .dispatch.modes import fallback
+from .dispatch.reasons import Decline, Reason
 from .nki.finder import install as _install_nki
 
 __version__ = "0.1.0"
@@ -33,9 +34,9 @@ _LATER = {
 }
 
 __all__ = [
-    "cache_info", "clear_op_tracking", "compile_report", "config", "explain", "fallback", "get_executed_ops",
-    "get_fallback_ops", "interpret", "nki_op", "op_report", "register_kernel", "track_ops", "unregister_kernel",
-    "wrap_nki",
+    "Decline", "Reason", "cache_info", "clear_op_tracking", "compile_report", "config", "explain", "fallback",
+    "get_executed_ops", "get_fallback_ops", "interpret", "nki_op", "op_report", "register_kernel", "track_ops",
+    "unregister_kernel", "wrap_nki",
 ]
 
 
