@@ -45,7 +45,7 @@ def _truncate(dst, x, bits):
 
 
 @nki.jit
-def fill(out, value):
+def fill(out, value, narrow=None, parts=1):
     """Every element of `out` is value.
 
     Dimensions:
@@ -53,6 +53,8 @@ def fill(out, value):
     Args:
         out: HBM tensor, written. Any strides, any dtype.
         value: HBM [1, 1], of any dtype.
+        narrow, parts: the dtype of the elements, where `out` is int32, and how many it holds in each (compile-time
+            constants).
     Pseudocode:
         t = value, cast, repeated over a tile
         for each block of out: store t
@@ -62,9 +64,11 @@ def fill(out, value):
         shape = tuple(o.shape)
         if shape not in made:
             rows, columns = shape
-            t = tile(rows, columns, out.dtype)
-            cast(t, load(value.broadcast(0, rows).broadcast(1, columns)))
-            made[shape] = t
+            dtype = out.dtype if narrow is None else narrow
+            width = columns if narrow is None else parts
+            t = tile(rows, width, dtype)
+            cast(t, load(value.broadcast(0, rows).broadcast(1, width)))
+            made[shape] = t if narrow is None else t.view(nl.int32).broadcast(1, columns)
         store(o, made[shape])
     return out
 
@@ -147,7 +151,10 @@ class Fill:
             seen: View | Operand = value.view((1, 1), (1, 1))
         else:
             seen = operand(value, target.dtype)
-        return declined or KernelCall(fill, {"value": seen}, [out])
+        out, _ = widened(out, [])
+        narrow = None if out.bits is None else str(out.dtype).removeprefix("torch.")
+        return declined or KernelCall(fill, {"value": seen}, [out],
+                                      {"narrow": narrow, "parts": 4 // out.dtype.itemsize if narrow else 1})
 
 
 class Arange:

@@ -118,3 +118,11 @@ def test_narrow_elements_move_in_words(dtype, executor, check, samples):
         check.written(torch.Tensor.copy_, source, samples.make(source.shape, dtype, seed=1))
     check(lambda t: torch.nn.functional.embedding(torch.tensor([1, 0]).to(t.device), t), samples.make((3, 64), dtype),
           exact=False)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.uint8, torch.int16, torch.bool), ids=str)
+def test_fills_of_narrow_elements(dtype, executor, check, samples):
+    for value in (3, 0.7, True):
+        for target in (samples.make((5, 64), dtype), samples.make((6, 130), dtype)[1:, 1:65],
+                       samples.make((6, 128), dtype)[:, :96], samples.make((321,), dtype)[1:]):
+            check.written(lambda t, value=value: t.fill_(value), target)
