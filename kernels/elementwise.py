@@ -267,12 +267,6 @@ def threshold(dst, x, limit, value):
     nisa.tensor_copy(dst=dst, src=result)
 
 
-def is_infinite(dst, x):
-    t = f32(x)
-    nisa.activation(dst=t, op=nl.abs, data=x)
-    nisa.tensor_scalar(dst=dst, data=t, op0=nl.equal, operand0=float("inf"))
-
-
 def is_positive_infinity(dst, x):
     nisa.tensor_scalar(dst=dst, data=x, op0=nl.equal, operand0=float("inf"))
 

@@ -140,7 +140,6 @@ ROUTES = {
        for kind in ("Tensor", "Scalar")},
     "isneginf": Elementwise(elementwise.is_negative_infinity, result="bool", allowed=FLOATS | {torch.bool}),
     "isposinf": Elementwise(elementwise.is_positive_infinity, result="bool", allowed=FLOATS | {torch.bool}),
-    "isinf": Elementwise(elementwise.is_infinite, result="bool", allowed=FLOATS),
     "isnan": Elementwise(elementwise.is_nan, result="bool", allowed=FLOATS | {torch.bool}),
     "logical_not": Elementwise(elementwise.logical_not, result="bool"),
     "logical_and": Elementwise(elementwise.logical(nl.logical_and), BINARY, result="bool"),
