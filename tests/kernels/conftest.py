@@ -24,6 +24,12 @@ def cache(tmp_path_factory):
     patch.undo()
 
 
+@pytest.fixture(autouse=True)
+def counted_from_here():
+    """What ops ran, and where, is counted for each test."""
+    neuron_eager.clear_op_tracking()
+
+
 @pytest.fixture(params=EXECUTORS)
 def executor(request):
     """Runs the test on both embedded executors; a call that would take the CPU fallback is an error."""
@@ -178,10 +184,3 @@ class Samples:
 @pytest.fixture(scope="session")
 def samples() -> Samples:
     return Samples()
-
-
-@pytest.fixture
-def executed():
-    """The names of the ops that ran since the test began."""
-    neuron_eager.clear_op_tracking()
-    return neuron_eager.get_executed_ops
