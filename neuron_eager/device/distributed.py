@@ -61,9 +61,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
         super().__init__(rank, size)
-        self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
         self._rank, self._size = rank, size
         self._group_name = self._group_desc = ""
+
+    def shutdown(self) -> None:
+        """End gloo's threads: as long as anything refers to this group (DDP does), they would run into the exit."""
+        self.gloo = None
 
     def getBackendName(self) -> str:
         return devices.NAME
