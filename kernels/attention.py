@@ -7,9 +7,9 @@ import nki.language as nl
 import torch
 
 from ..dispatch.plan import Decline, KernelCall, Out, Reason, View
-from .matmul import N, _transposed
+from .matmul import N
 from .rules import ENGINE_FLOATS, replace, unsupported
-from .tiling import P, load, pieces, store, tile, tile_like, walks
+from .tiling import P, load, pieces, store, tile, tile_like, turned, walks
 
 LOWEST = -3.4028234663852886e38   # of float32: stands for -inf where a difference with a row maximum is taken
 
@@ -48,22 +48,10 @@ def _heads(out, q, k, v, mask, scale, causal):
 
 
 def _head(out, q, k, v, mask, scale, causal):
-    (queries, d), (keys, e) = q.shape, v.shape
-    keys_t = tile(d, keys, k.dtype)
-    for j, jn in pieces(keys, P):
-        nisa.tensor_copy(dst=keys_t[:, j:j + jn], src=_transposed(load(k[j:j + jn])))
+    queries, (keys, e) = q.shape[0], v.shape
+    keys_t = transposed(k)
     for r, n in pieces(queries, P):
-        queries_t = _transposed(load(q[r:r + n]))
-        s = tile(n, keys, nl.float32)
-        for j, jn in pieces(keys, N):
-            acc = nl.ndarray((n, jn), nl.float32, buffer=nl.psum)
-            nisa.nc_matmul(dst=acc, stationary=queries_t, moving=keys_t[:, j:j + jn], accumulate=False)
-            nisa.activation(dst=s[:, j:j + jn], op=nl.copy, data=acc, scale=scale)
-        if mask is not None:
-            _apply_mask(s, load(mask[r:r + n]))
-        if causal:
-            nisa.affine_select(dst=s, pattern=[[-1, keys]], channel_multiplier=1, on_true_tile=s,
-                               on_false_value=float("-inf"), cmp_op=nl.greater_equal, offset=r)
+        s = scores(transposed(q[r:r + n]), keys_t, None if mask is None else mask[r:r + n], scale, causal, r)
         m, z, p = tile(n, 1, nl.float32), tile(n, 1, nl.float32), tile(n, keys, q.dtype)
         nisa.tensor_reduce(dst=m, op=nl.maximum, data=s, axis=1)
         nisa.tensor_scalar(dst=m, data=m, op0=nl.maximum, operand0=LOWEST, op1=nl.multiply, operand1=-1.0)
@@ -73,11 +61,35 @@ def _head(out, q, k, v, mask, scale, causal):
         nisa.tensor_copy(dst=p, src=s)
         acc = nl.ndarray((n, e), nl.float32, buffer=nl.psum)
         for i, (j, jn) in enumerate(pieces(keys, P)):
-            nisa.nc_matmul(dst=acc, stationary=_transposed(p[:, j:j + jn]), moving=load(v[j:j + jn]),
+            nisa.nc_matmul(dst=acc, stationary=turned(p[:, j:j + jn]), moving=load(v[j:j + jn]),
                            accumulate=i > 0)
         o = tile(n, e, out.dtype)
         nisa.tensor_scalar(dst=o, data=acc, op0=nl.multiply, operand0=z)
         store(out[r:r + n], o)
+
+
+def scores(queries_t, keys_t, mask, scale, causal, first):
+    """[n, L] float32: scale * q @ k.T + mask, with -inf where query first + i may not see a key."""
+    n, keys = queries_t.shape[1], keys_t.shape[1]
+    s = tile(n, keys, nl.float32)
+    for j, jn in pieces(keys, N):
+        acc = nl.ndarray((n, jn), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=acc, stationary=queries_t, moving=keys_t[:, j:j + jn], accumulate=False)
+        nisa.activation(dst=s[:, j:j + jn], op=nl.copy, data=acc, scale=scale)
+    if mask is not None:
+        _apply_mask(s, load(mask))
+    if causal:
+        nisa.affine_select(dst=s, pattern=[[-1, keys]], channel_multiplier=1, on_true_tile=s,
+                           on_false_value=float("-inf"), cmp_op=nl.greater_equal, offset=first)
+    return s
+
+
+def transposed(x):
+    """An SBUF tile [D, R] with the transpose of an HBM view [R, D], D at most 128."""
+    result = tile(x.shape[1], x.shape[0], x.dtype)
+    for j, jn in pieces(x.shape[0], P):
+        nisa.tensor_copy(dst=result[:, j:j + jn], src=turned(load(x[j:j + jn])))
+    return result
 
 
 def _apply_mask(s, mask):

@@ -6,10 +6,10 @@ import nki.isa as nisa
 import nki.language as nl
 
 from ..dispatch.plan import Arg, Call, Decline, KernelCall, Out, Reason
-from .attention import LOWEST
+from .attention import LOWEST, scores, transposed
 from .matmul import N
 from .rules import FLOATS, replace, unsupported
-from .tiling import P, load, pieces, store, tile, tile_like, walks
+from .tiling import P, load, pieces, store, tile, tile_like, turned, walks
 
 LONGEST = 8192          # keys: a row of scores stays in SBUF
 
@@ -127,40 +127,6 @@ def _add_product(total, x, y, first):
         nisa.tensor_copy(dst=total, src=acc)
     else:
         nisa.tensor_tensor(dst=total, data1=total, data2=acc, op=nl.add)
-
-
-def scores(queries_t, keys_t, mask, scale, causal, first):
-    """[n, L] float32: scale * q @ k.T + mask, with -inf where query first + i may not see a key."""
-    n, keys = queries_t.shape[1], keys_t.shape[1]
-    s = tile(n, keys, nl.float32)
-    for j, jn in pieces(keys, N):
-        acc = nl.ndarray((n, jn), nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(dst=acc, stationary=queries_t, moving=keys_t[:, j:j + jn], accumulate=False)
-        nisa.activation(dst=s[:, j:j + jn], op=nl.copy, data=acc, scale=scale)
-    if mask is not None:
-        nisa.tensor_tensor(dst=s, data1=s, data2=load(mask), op=nl.add)
-    if causal:
-        nisa.affine_select(dst=s, pattern=[[-1, keys]], channel_multiplier=1, on_true_tile=s,
-                           on_false_value=float("-inf"), cmp_op=nl.greater_equal, offset=first)
-    return s
-
-
-def transposed(x):
-    """An SBUF tile [D, R] with the transpose of an HBM view [R, D], D at most 128."""
-    result = tile(x.shape[1], x.shape[0], x.dtype)
-    for j, jn in pieces(x.shape[0], P):
-        nisa.tensor_copy(dst=result[:, j:j + jn], src=turned(load(x[j:j + jn])))
-    return result
-
-
-def turned(t):
-    """[a, b] -> [b, a] through PSUM; both at most 128."""
-    a, b = t.shape
-    across = nl.ndarray((b, a), t.dtype, buffer=nl.psum)
-    nisa.nc_transpose(dst=across, data=t)
-    result = tile(b, a, t.dtype)
-    nisa.tensor_copy(dst=result, src=across)
-    return result
 
 
 # ---- aten ops

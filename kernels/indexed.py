@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from ..dispatch.plan import Arg, Call, Decline, Item, KernelCall, Out, Reason, View
-from .attention_training import turned
 from .layout import broadcast_strides, coalesce, contiguous_strides
 from .matmul import N
 from .placed import INDICES, OUTSIDE
 from .rules import FLOATS, NUMBERS, product, replace, unsupported
 from .shapes import broadcast_shape
-from .tiling import F, P, load, pieces, store, tile, walks
+from .tiling import F, P, load, pieces, store, tile, turned, walks
 
 MOST_EQUAL = 1 << 24            # comparisons of rows with indices, where rows are added
 

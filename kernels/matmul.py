@@ -8,7 +8,7 @@ import nki.language as nl
 from ..dispatch.plan import Decline, KernelCall, Operand, Reason
 from .rules import ENGINE_FLOATS, unsupported
 from .shapes import broadcast_shape, settled
-from .tiling import P, load, pieces, store, tile, tile_like, walks
+from .tiling import P, load, pieces, store, tile, tile_like, turned, walks
 
 N = nl.tile_size.gemm_moving_fmax              # columns of one PSUM bank
 RESIDENT_BYTES = 96 << 10                      # of a partition: a right operand up to this size is loaded once
@@ -73,17 +73,7 @@ def _load_stationary(x, m, mn, k, kn):
         t = tile(kn, mn, x.dtype)
         nisa.dma_copy(dst=t, src=x.permute((1, 0))[k:k + kn, m:m + mn])
         return t
-    return _transposed(load(x[m:m + mn, k:k + kn]))
-
-
-def _transposed(t):
-    """[a, b] -> [b, a] through PSUM; both at most 128."""
-    a, b = t.shape
-    across = nl.ndarray((b, a), t.dtype, buffer=nl.psum)
-    nisa.nc_transpose(dst=across, data=t)
-    result = tile(b, a, t.dtype)
-    nisa.tensor_copy(dst=result, src=across)
-    return result
+    return turned(load(x[m:m + mn, k:k + kn]))
 
 
 def _load_columns(y, k, kn, n, nn):
@@ -92,7 +82,7 @@ def _load_columns(y, k, kn, n, nn):
     if y.strides[0] == 1 and y.strides[1] != 1:
         across = y.permute((1, 0))
         for j, jn in pieces(nn, P):
-            nisa.tensor_copy(dst=block[:, j:j + jn], src=_transposed(load(across[n + j:n + j + jn, k:k + kn])))
+            nisa.tensor_copy(dst=block[:, j:j + jn], src=turned(load(across[n + j:n + j + jn, k:k + kn])))
     else:
         nisa.dma_copy(dst=block, src=y[k:k + kn, n:n + nn])
     return block

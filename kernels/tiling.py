@@ -48,6 +48,16 @@ def load(x: Tensor, dtype: Any = None, through: Any = None) -> Tensor:
     return t.broadcast(1, columns) if repeated else t
 
 
+def turned(t: Tensor) -> Tensor:
+    """An SBUF tile [b, a] with the transpose of a tile [a, b], through PSUM; both at most 128."""
+    a, b = t.shape
+    across = nl.ndarray((b, a), t.dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=across, data=t)
+    result = tile(b, a, t.dtype)
+    nisa.tensor_copy(dst=result, src=across)
+    return result
+
+
 def store(out: Tensor, t: Tensor) -> None:
     """Write a tile to a 2-D HBM view of the same shape, cast to its dtype."""
     nisa.dma_copy(dst=out, src=t)

@@ -16,7 +16,7 @@ from neuron_eager.errors import SettingError
     ("checks", False, False), ("checks", "1", True),
     ("cache", "0", "0"), ("cache", False, "0"),
     ("cache_size", 1 << 30, 1 << 30), ("cache_size", "1GiB", 1 << 30),
-    ("cache_dir", Path("/tmp/x"), Path("/tmp/x")), ("cache_dir", "/tmp/x", Path("/tmp/x")), ("cache_dir", None, None),
+    ("cache_dir", Path("a/b"), Path("a/b")), ("cache_dir", "a/b", Path("a/b")), ("cache_dir", None, None),
     ("cache_lock_timeout", 5, 5),
 ])
 def test_what_is_taken(name, value, read):
